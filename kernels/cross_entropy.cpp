@@ -10,10 +10,8 @@
 #include "kernels/core/math.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
-#include "kernels/cuda/copy_ahead.hpp"
-#include "kernels/cuda/lanes.hpp"
+#include "kernels/cuda/portable.hpp"
 #include "kernels/cuda/scratch.hpp"
-#include "kernels/cuda/shifted_exp.hpp"
 
 namespace tessera::kernels {
 namespace detail {
@@ -144,10 +142,8 @@ KOKKOS_FORCEINLINE_FUNCTION void store_rounded(Scalar* to, const Accum<Scalar> (
 template <class Exec, class Scalar>
 void CrossEntropy<Exec, Scalar>::launch(const Exec& exec) const {
   const int n = logits.extent_int(0);
-  TESSERA_REQUIRE(targets.extent_int(0) == n, "cross entropy: targets must be [n], one per row of logits",
-                  targets.extent(0), n);
-  TESSERA_REQUIRE(row_loss.extent_int(0) == n, "cross entropy: row_loss must be [n], one per row of logits",
-                  row_loss.extent(0), n);
+  require_shape("cross entropy: targets must be [n], one per row of logits", targets, n);
+  require_shape("cross entropy: row_loss must be [n], one per row of logits", row_loss, n);
   TESSERA_REQUIRE(!write_gradient || grad_scale.data(), "cross entropy: a gradient needs grad_scale");
   if (n == 0) return;
   const int columns = logits.extent_int(1);
@@ -449,10 +445,7 @@ KOKKOS_FUNCTION void LossSum<Exec, Scalar>::operator()(const Member& team) const
   Kokkos::single(Kokkos::PerTeam(team), [&] { total() += chunk; });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)     \
-  template struct CrossEntropy<Exec, Scalar>; \
-  template struct LossSum<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(CrossEntropy);
+TESSERA_INSTANTIATE_KERNEL(LossSum);
 
 }  // namespace tessera::kernels

@@ -13,8 +13,7 @@ namespace tessera::kernels {
 template <class Exec, class Scalar>
 void EmbeddingForward<Exec, Scalar>::launch(const Exec& exec) const {
   const int N = out.extent_int(0), C = out.extent_int(1);
-  TESSERA_REQUIRE(tokens.extent_int(0) == N, "embedding forward: tokens must be [N], one per row of out",
-                  tokens.extent(0), N);
+  require_shape("embedding forward: tokens must be [N], one per row of out", tokens, N);
   TESSERA_REQUIRE(weight.extent_int(1) == C, "embedding forward: weight must be [V,C], as wide as out",
                   weight.extent(1), C);
   if (N == 0) return;
@@ -41,8 +40,7 @@ KOKKOS_FUNCTION void EmbeddingForward<Exec, Scalar>::operator()(InPackets<kWidth
 template <class Exec, class Scalar, class Grad>
 void EmbeddingBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   const int N = d_out.extent_int(0), C = d_out.extent_int(1), V = d_weight.extent_int(0);
-  TESSERA_REQUIRE(tokens.extent_int(0) == N, "embedding backward: tokens must be [N], one per row of d_out",
-                  tokens.extent(0), N);
+  require_shape("embedding backward: tokens must be [N], one per row of d_out", tokens, N);
   TESSERA_REQUIRE(d_weight.extent_int(1) == C, "embedding backward: d_weight must be [V,C], as wide as d_out",
                   d_weight.extent(1), C);
   TESSERA_REQUIRE(static_cast<std::int64_t>(order.extent(0)) >= order_size(N),
@@ -287,11 +285,8 @@ KOKKOS_FUNCTION void EmbeddingBackward<Exec, Scalar, Grad>::operator()(Join<kWid
   });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)         \
-  template struct EmbeddingForward<Exec, Scalar>; \
-  template struct EmbeddingBackward<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(EmbeddingForward);
+TESSERA_INSTANTIATE_KERNEL(EmbeddingBackward);
 template struct EmbeddingBackward<Device, bfloat16, bfloat16>;
 
 }  // namespace tessera::kernels

@@ -74,9 +74,7 @@ KOKKOS_FUNCTION void SquareNormTotal<Exec>::operator()(const Member& team) const
   Kokkos::single(Kokkos::PerTeam(team), [&] { total() = scale * all; });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template struct SquareNorm<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(SquareNorm);
 template struct SquareNormTotal<Device>;
 
 }  // namespace tessera::kernels

@@ -26,8 +26,6 @@ KOKKOS_FUNCTION void ResidualAdd<Exec, Scalar>::operator()(InPackets<kWidth>, st
   store(&out(p * kWidth), sum);
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template struct ResidualAdd<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(ResidualAdd);
 
 }  // namespace tessera::kernels

@@ -18,16 +18,12 @@ constexpr const char* kLabel = "tessera::rmsnorm::backward::rows";
 template <class Exec, class Scalar, class Grad>
 void RmsnormBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   const int N = x.extent_int(0), C = x.extent_int(1);
-  TESSERA_REQUIRE(gain.extent_int(0) == C, "rmsnorm backward: gain must be [C]", gain.extent(0), C);
-  TESSERA_REQUIRE(rrms.extent_int(0) == N, "rmsnorm backward: rrms must be [N]", rrms.extent(0), N);
-  TESSERA_REQUIRE(d_y.extent_int(0) == N && d_y.extent_int(1) == C, "rmsnorm backward: d_y must be [N,C] like x",
-                  d_y.extent(0), d_y.extent(1), N, C);
-  TESSERA_REQUIRE(!d_residual.data() || (d_residual.extent_int(0) == N && d_residual.extent_int(1) == C),
-                  "rmsnorm backward: d_residual must be [N,C] like x, or empty", d_residual.extent(0),
-                  d_residual.extent(1), N, C);
-  TESSERA_REQUIRE(d_x.extent_int(0) == N && d_x.extent_int(1) == C, "rmsnorm backward: d_x must be [N,C] like x",
-                  d_x.extent(0), d_x.extent(1), N, C);
-  TESSERA_REQUIRE(d_gain.extent_int(0) == C, "rmsnorm backward: d_gain must be [C]", d_gain.extent(0), C);
+  require_shape("rmsnorm backward: gain must be [C]", gain, C);
+  require_shape("rmsnorm backward: rrms must be [N]", rrms, N);
+  require_shape("rmsnorm backward: d_y must be [N,C] like x", d_y, N, C);
+  if (d_residual.data()) require_shape("rmsnorm backward: d_residual must be [N,C] like x, or empty", d_residual, N, C);
+  require_shape("rmsnorm backward: d_x must be [N,C] like x", d_x, N, C);
+  require_shape("rmsnorm backward: d_gain must be [C]", d_gain, C);
   TESSERA_REQUIRE(partial.extent_int(0) >= kPartials && partial.extent_int(1) == C,
                   "rmsnorm backward: partial must be [kPartials,C]", partial.extent(0), partial.extent(1), C);
   if (N == 0) return;
@@ -172,9 +168,7 @@ KOKKOS_FUNCTION void RmsnormBackward<Exec, Scalar, Grad>::operator()(Rows<kWidth
   share.store_row(&partial(group, 0), dg);
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template struct RmsnormBackward<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(RmsnormBackward);
 template struct RmsnormBackward<Device, bfloat16, bfloat16>;
 
 }  // namespace tessera::kernels

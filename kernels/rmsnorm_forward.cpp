@@ -15,15 +15,11 @@ constexpr const char* kLabel = "tessera::rmsnorm::forward";
 template <class Exec, class Scalar>
 void RmsnormForward<Exec, Scalar>::launch(const Exec& exec) const {
   const int N = x.extent_int(0), C = x.extent_int(1);
-  TESSERA_REQUIRE(gain.extent_int(0) == C, "rmsnorm forward: gain must be [C]", gain.extent(0), C);
-  TESSERA_REQUIRE(y.extent_int(0) == N && y.extent_int(1) == C, "rmsnorm forward: y must be [N,C] like x", y.extent(0),
-                  y.extent(1), N, C);
-  TESSERA_REQUIRE(rrms.extent_int(0) == N, "rmsnorm forward: rrms must be [N]", rrms.extent(0), N);
-  TESSERA_REQUIRE(!delta.data() || (delta.extent_int(0) == N && delta.extent_int(1) == C),
-                  "rmsnorm forward: delta must be [N,C] like x, or empty", delta.extent(0), delta.extent(1), N, C);
-  TESSERA_REQUIRE(!residual.data() || (residual.extent_int(0) == N && residual.extent_int(1) == C),
-                  "rmsnorm forward: residual must be [N,C] like x, or empty", residual.extent(0), residual.extent(1), N,
-                  C);
+  require_shape("rmsnorm forward: gain must be [C]", gain, C);
+  require_shape("rmsnorm forward: y must be [N,C] like x", y, N, C);
+  require_shape("rmsnorm forward: rrms must be [N]", rrms, N);
+  if (delta.data()) require_shape("rmsnorm forward: delta must be [N,C] like x, or empty", delta, N, C);
+  if (residual.data()) require_shape("rmsnorm forward: residual must be [N,C] like x, or empty", residual, N, C);
   if (N == 0) return;
   if constexpr (kIsHost<Exec>) {
     Kokkos::parallel_for(kLabel,
@@ -171,8 +167,6 @@ KOKKOS_FUNCTION void RmsnormForward<Exec, Scalar>::operator()(Row<kPerThread, kW
   if (share.lane == 0) rrms(n) = r;
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template struct RmsnormForward<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(RmsnormForward);
 
 }  // namespace tessera::kernels

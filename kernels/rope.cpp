@@ -84,8 +84,6 @@ KOKKOS_FUNCTION void Rope<Exec, Scalar>::operator()(InPackets<kWidth>, const Mem
   });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template struct Rope<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(Rope);
 
 }  // namespace tessera::kernels

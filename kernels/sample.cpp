@@ -249,8 +249,6 @@ KOKKOS_FUNCTION void SampleTokens<Exec, Scalar>::operator()(InPackets<kWidth>, c
   });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template struct SampleTokens<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(SampleTokens);
 
 }  // namespace tessera::kernels

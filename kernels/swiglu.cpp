@@ -11,8 +11,7 @@ namespace tessera::kernels {
 template <class Exec, class Scalar>
 void SwigluForward<Exec, Scalar>::launch(const Exec& exec) const {
   const int N = out.extent_int(0), F = out.extent_int(1);
-  TESSERA_REQUIRE(gate_up.extent_int(0) == N && gate_up.extent_int(1) == 2 * F,
-                  "swiglu forward: gate_up must be [N,2F] for out [N,F]", gate_up.extent(0), gate_up.extent(1), N, F);
+  require_shape("swiglu forward: gate_up must be [N,2F] for out [N,F]", gate_up, N, 2 * F);
   if (N == 0) return;
   const bool fits = packets_fit(kPacketWidth<Exec, Scalar>, F, gate_up.data(), out.data());
   in_packets<Exec, Scalar>(fits, [&]<int kWidth>(InPackets<kWidth>) {
@@ -38,14 +37,9 @@ KOKKOS_FUNCTION void SwigluForward<Exec, Scalar>::operator()(InPackets<kWidth>, 
 template <class Exec, class Scalar>
 void SwigluBackward<Exec, Scalar>::launch(const Exec& exec) const {
   const int N = d_out.extent_int(0), F = d_out.extent_int(1);
-  TESSERA_REQUIRE(gate_up.extent_int(0) == N && gate_up.extent_int(1) == 2 * F,
-                  "swiglu backward: gate_up must be [N,2F] for d_out [N,F]", gate_up.extent(0), gate_up.extent(1), N,
-                  F);
-  TESSERA_REQUIRE(d_gate_up.extent_int(0) == N && d_gate_up.extent_int(1) == 2 * F,
-                  "swiglu backward: d_gate_up must be [N,2F] for d_out [N,F]", d_gate_up.extent(0), d_gate_up.extent(1),
-                  N, F);
-  TESSERA_REQUIRE(!out.data() || (out.extent_int(0) == N && out.extent_int(1) == F),
-                  "swiglu backward: out must be [N,F] like d_out, or empty", out.extent(0), out.extent(1), N, F);
+  require_shape("swiglu backward: gate_up must be [N,2F] for d_out [N,F]", gate_up, N, 2 * F);
+  require_shape("swiglu backward: d_gate_up must be [N,2F] for d_out [N,F]", d_gate_up, N, 2 * F);
+  if (out.data()) require_shape("swiglu backward: out must be [N,F] like d_out, or empty", out, N, F);
   if (N == 0) return;
   constexpr const char* kLabel = "tessera::swiglu::backward";
   if constexpr (kIsHost<Exec>) {
@@ -122,10 +116,7 @@ KOKKOS_FUNCTION void SwigluBackward<Exec, Scalar>::operator()(InPackets<kWidth>,
   });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)      \
-  template struct SwigluForward<Exec, Scalar>; \
-  template struct SwigluBackward<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(SwigluForward);
+TESSERA_INSTANTIATE_KERNEL(SwigluBackward);
 
 }  // namespace tessera::kernels

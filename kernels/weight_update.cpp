@@ -6,7 +6,7 @@
 #include "kernels/core/math.hpp"
 #include "kernels/core/random.hpp"
 #include "kernels/core/require.hpp"
-#include "kernels/core/stochastic_rounding.hpp"
+#include "kernels/master_weights.hpp"
 #include "kernels/core/team.hpp"
 #include "kernels/optimizers.hpp"
 
@@ -17,7 +17,7 @@ void WeightUpdate<Rule, Exec, Scalar, Grad, Moment, kHasMaster>::launch(const Ex
   const std::size_t n = moments[0].extent(0);
   bool fit = packets_fit(1, 1, master.data(), param.data(), grad.data());
   for (const auto& moment : moments) {
-    TESSERA_REQUIRE(moment.extent(0) == n, "update: moments must be [n]", moment.extent(0), n);
+    require_shape("update: moments must be [n]", moment, n);
     fit = fit && packets_fit(1, 1, moment.data());
   }
   const bool master_fits = !kHasMaster    ? param.data() && !master.data()

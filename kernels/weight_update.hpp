@@ -20,7 +20,7 @@
 /// Numerics   master weights, moments and arithmetic in Real = Accum<Scalar>; `param` is the working copy that the
 ///            model reads, rounded to Scalar (bf16: the upper half of the master weight, see master_weights.hpp).
 ///            Moments in bfloat16, and weights in bfloat16 without a master, are rounded stochastically
-///            (core/stochastic_rounding.hpp) by random bits that depend on `noise` and the element's index alone.
+///            (master_weights.hpp) by random bits that depend on `noise` and the element's index alone.
 /// Order      element-wise: bitwise repeatable, however the spans are cut.
 /// Cost       memory-bound. It moves, per element, 3 Real and 2 more for each moment in fp32 and fp64 (AdamW 7);
 ///            AdamW 30 bytes in fp16, 28 in bf16 (26 with bf16 gradients), Lion 8 less. Moments in bf16 save 4 bytes

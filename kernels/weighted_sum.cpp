@@ -21,8 +21,8 @@ KOKKOS_FORCEINLINE_FUNCTION constexpr int place(int p, int i) {
 template <class Exec, class Scalar>
 void WeightedSumForward<Exec, Scalar>::launch(const Exec& exec) const {
   const int N = x.extent_int(0), D = x.extent_int(1);
-  TESSERA_REQUIRE(w.extent_int(0) == D, "weighted sum forward: w must be [D], as wide as x", w.extent(0), D);
-  TESSERA_REQUIRE(y.extent_int(0) == N, "weighted sum forward: y must be [N], one per row of x", y.extent(0), N);
+  require_shape("weighted sum forward: w must be [D], as wide as x", w, D);
+  require_shape("weighted sum forward: y must be [N], one per row of x", y, N);
   if (N == 0) return;
   const auto pad_bytes = Pad<Real, Exec>::shmem_size(kColumns) + Pad<Real, Exec>::shmem_size(kRows);
   const bool fits = packets_fit(kPacketWidth<Exec, Scalar>, D, x.data(), w.data());
@@ -81,11 +81,10 @@ KOKKOS_FUNCTION void WeightedSumForward<Exec, Scalar>::operator()(InPackets<kWid
 template <class Exec, class Scalar>
 void WeightedSumBackward<Exec, Scalar>::launch(const Exec& exec) const {
   const int N = x.extent_int(0), D = x.extent_int(1);
-  TESSERA_REQUIRE(w.extent_int(0) == D, "weighted sum backward: w must be [D], as wide as x", w.extent(0), D);
-  TESSERA_REQUIRE(d_y.extent_int(0) == N, "weighted sum backward: d_y must be [N], one per row of x", d_y.extent(0), N);
-  TESSERA_REQUIRE(d_x.extent_int(0) == N && d_x.extent_int(1) == D, "weighted sum backward: d_x must be [N,D] like x",
-                  d_x.extent(0), d_x.extent(1), N, D);
-  TESSERA_REQUIRE(d_w.extent_int(0) == D, "weighted sum backward: d_w must be [D], as wide as x", d_w.extent(0), D);
+  require_shape("weighted sum backward: w must be [D], as wide as x", w, D);
+  require_shape("weighted sum backward: d_y must be [N], one per row of x", d_y, N);
+  require_shape("weighted sum backward: d_x must be [N,D] like x", d_x, N, D);
+  require_shape("weighted sum backward: d_w must be [D], as wide as x", d_w, D);
   TESSERA_REQUIRE(partial.extent_int(0) >= tiles(N) && partial.extent_int(1) == D,
                   "weighted sum backward: partial must be [tiles(N),D]", partial.extent(0), partial.extent(1), tiles(N),
                   D);
@@ -156,10 +155,7 @@ KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWi
   }
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)           \
-  template struct WeightedSumForward<Exec, Scalar>; \
-  template struct WeightedSumBackward<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(WeightedSumForward);
+TESSERA_INSTANTIATE_KERNEL(WeightedSumBackward);
 
 }  // namespace tessera::kernels

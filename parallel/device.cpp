@@ -120,8 +120,8 @@ int visible_devices() {
 }
 
 DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
-  std::string fault, gpu, bus_id, uuid;
-  try {
+  std::string gpu, bus_id, uuid;
+  world.agree([&] {  // if one rank fails, all do: none waits for one that left
     index_ = choose_device(world.local_rank(), visible_devices());
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, index_), "querying GPU " + std::to_string(index_));
@@ -131,22 +131,13 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
     bus_id = bus;
     uuid = uuid_text(properties.uuid);
     const std::string id = gpu + " at " + bus_id;
-    fault = architecture_fault(TESSERA_CUDA_ARCH, properties.major, properties.minor, id);
-    if (fault.empty()) {
-      check(cudaSetDevice(index_), "using " + id);
-      cudaFuncAttributes attributes{};
-      check(cudaFuncGetAttributes(&attributes, probe),
-            id + " has no code to run in this build (" + compiled_architecture() + ")");
-    }
-  } catch (const EnvironmentError& refusal) {
-    fault = refusal.what();
-  }
-  // All ranks fail if one does, so that none waits for one that left.
-  const std::vector<std::string> faults = world.all_gather(fault);
-  for (std::size_t rank = 0; rank < faults.size(); ++rank) {
-    if (faults[rank].empty()) continue;
-    throw EnvironmentError((faults.size() > 1 ? "rank " + std::to_string(rank) + ": " : std::string()) + faults[rank]);
-  }
+    const std::string fault = architecture_fault(TESSERA_CUDA_ARCH, properties.major, properties.minor, id);
+    if (!fault.empty()) throw EnvironmentError(fault);
+    check(cudaSetDevice(index_), "using " + id);
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, probe),
+          id + " has no code to run in this build (" + compiled_architecture() + ")");
+  });
   std::vector<Place> places = world.places();
   const std::vector<std::string> gpus = world.all_gather(gpu), bus_ids = world.all_gather(bus_id),
                                  uuids = world.all_gather(uuid);

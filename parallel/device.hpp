@@ -32,7 +32,7 @@ int choose_device(int local_rank, int devices);
 bool check_sharing(std::span<const Place> places, bool allow_shared);
 
 /// Chooses this rank's device, checks that this build's code runs there, makes it current and registers it with the
-/// world. Collective, before Kokkos starts; if one rank fails, all do. Without a GPU backend: no device.
+/// world. Collective, before Kokkos starts; if one rank fails, all do (World::agree). Without a GPU backend: no device.
 class DeviceChoice {
  public:
   DeviceChoice(World& world, bool allow_shared);

@@ -202,11 +202,7 @@ void World::exchange(std::string_view name, std::int64_t bytes, const Action& ac
 
 bool World::any(bool mine) const { return max(mine ? 1 : 0) != 0; }
 
-int World::max(int mine) const {
-  exchange("max[mpi]", sizeof mine,
-           [&] { MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD)); });
-  return mine;
-}
+int World::max(int mine) const { return static_cast<int>(max(std::vector{static_cast<double>(mine)})[0]); }
 
 std::vector<double> World::max(std::vector<double> mine) const {
   exchange("max[mpi]", static_cast<std::int64_t>(mine.size() * sizeof(double)), [&] {

@@ -2,6 +2,7 @@
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 STOPPED = 75  # the exit code of what was asked to stop and can go on
 
@@ -12,6 +13,12 @@ class Refusal(Exception):
     def __init__(self, code, words):
         super().__init__(words)
         self.code = code
+
+
+def deck_name(deck):
+    """What the program calls the run of a deck: NAME of NAME.toml, and of NAME/deck.toml."""
+    deck = Path(deck).absolute()
+    return deck.parent.name if deck.stem == "deck" else deck.stem
 
 
 def run_handing_on(command, **streams):

@@ -1,4 +1,4 @@
-"""Numbers of ranks: those that a command line asks for, and how many this machine has room for.
+"""Numbers of ranks: those that a command line asks for, and how many this machine, or Slurm's allocation, has room for.
 
 Shared by scaling, experiment and plan_sharding; imports nothing but the standard library.
 """
@@ -6,6 +6,7 @@ import argparse
 import ctypes
 import os
 import re
+import shutil
 import subprocess
 
 
@@ -20,9 +21,47 @@ def ranks_of(text):
     return ranks
 
 
+class Places:
+    """Where ranks can be started: `count` of them, which are `what`, of `where`; the first ranks fill the first node."""
+
+    def __init__(self, count, what, where, on_nodes=None):
+        self.count, self.what, self.where = count, what, where
+        self.on_nodes = on_nodes  # tasks of each node of a Slurm job; None: this machine alone
+
+    def __str__(self):
+        return f"{self.where} has {self.count} {self.what}"
+
+    def nodes(self, ranks):
+        """The nodes that so many ranks take."""
+        if self.on_nodes is None:
+            return 1
+        filled = [sum(self.on_nodes[:number]) for number in range(1, len(self.on_nodes) + 1)]
+        return next((number for number, tasks in enumerate(filled, 1) if tasks >= ranks), len(filled))
+
+    def launcher(self, ranks):
+        """Words for scripts/run, and the environment, that start so many ranks here."""
+        if self.on_nodes is None:
+            return [], None
+        nodes = str(self.nodes(ranks))  # srun takes its job's number unless it is told another
+        return ["--launcher", "srun"], {**os.environ, "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes,
+                                        "SLURM_DISTRIBUTION": "block"}
+
+
 def places(uses_gpus):
-    """(number, what they are): GPUs that a program started here can use, or cores."""
-    return (gpus(), "GPUs") if uses_gpus else (len(os.sched_getaffinity(0)), "cores")
+    """In a Slurm job its tasks; else the GPUs that a program started here can use, or the cores."""
+    tasks = tasks_of_job(os.environ) if shutil.which("srun") else []
+    if tasks:
+        return Places(sum(tasks), "tasks", f"Slurm's job {os.environ['SLURM_JOB_ID']}", tasks)
+    return Places(gpus(), "GPUs", "this machine") if uses_gpus else Places(len(os.sched_getaffinity(0)), "cores", "this machine")
+
+
+def tasks_of_job(environment):
+    """Tasks of each node, which Slurm writes as "2(x3),1"; none outside of its jobs."""
+    counts = []
+    if environment.get("SLURM_JOB_ID"):
+        for part in re.finditer(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", environment.get("SLURM_TASKS_PER_NODE", "")):
+            counts += [int(part[1])] * int(part[2] or 1)
+    return counts
 
 
 def gpus():

@@ -1,4 +1,4 @@
-"""Shared by plot_run, plot_bench and compare_torch: the look, units, and drawing a file into a picture.
+"""Shared by plot_run, plot_bench, experiment and compare_torch: the look, units, and drawing a file into a picture.
 
 Imports nothing but the standard library by itself, so that --help wants nothing installed.
 """
@@ -69,6 +69,14 @@ def length_text(tokens):
     return f"{tokens // 1024}k" if tokens >= 1024 and tokens % 1024 == 0 else str(tokens)
 
 
+PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312}  # [TFLOP/s] of GPUs, dense bf16, by their data sheets
+
+
+def peak_of(models):
+    """TFLOP/s, dense bf16, of the first of these models that has a data sheet here; NaN if none has."""
+    return next((peak for model in models for name, peak in PEAKS.items() if name in model), float("nan"))
+
+
 # --- parts of a picture
 
 def colours_of(names, own):
@@ -90,6 +98,14 @@ def nothing(axes, why):
 def aside(axes, text, size=9):
     """Small text to the right of a panel's title."""
     axes.set_title(text, loc="right", fontsize=size, fontweight="normal", color=FAINT)
+
+
+def peak_line(axes, peak):
+    """A line at the peak, named inside of the axes; none of a peak that is not known."""
+    if peak == peak:
+        axes.axhline(peak, color=FAINT, linewidth=1)
+        axes.annotate(f"peak {peak:.0f}", (1, peak), xycoords=axes.get_yaxis_transform(), xytext=(-4, -3), textcoords="offset points", ha="right",
+                      va="top", fontsize=8, color=FAINT)
 
 
 def heading(figure, words):

@@ -1,5 +1,8 @@
 """What experiments and bench jobs wrote, as rows: of an experiment.h5, of one for each launch, or of the bench.h5 of one set-up."""
+import re
+import tomllib
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
@@ -10,6 +13,9 @@ from launching import STOPPED, Refusal
 FINISHED, OUT_OF_MEMORY, FILES = 0, 4, 6
 STOPPED_BY_ITS_LIMIT = "stopped by its train.time_limit_s"  # the reason of a row with exit code 75 that a resumed launch keeps
 FORMAT, BENCH_FORMAT = "tessera experiment", "tessera bench"
+# Of a row's resolved deck, if its job repeats something.
+REPEATS = re.compile(r'kind = "bench\.(?!accumulation).*?\n\[bench\]\n.*?\nrepeats = (\d+).*?\nrow_limit_s = ([\d.]+)', re.S)
+STORED, ROWS = "results.toml", "rows.h5"  # of a published run
 
 
 class Row(dict):
@@ -48,11 +54,27 @@ class Row(dict):
             return self.reason
         if not self.has_run:
             return f"exit {self.exit_code}: {self.reason.splitlines()[0][:60]}"
-        return self.get("outcome", "ok")
+        return self.get("outcome") or "ok"  # "" where only other rows' jobs name one
 
+    @property
+    def is_result(self):
+        """Whether it has run, or does not fit in memory, which is a result, too."""
+        return self.has_run or self.exit_code == OUT_OF_MEMORY
+
+    @property
+    def place(self):
+        """Of what is stored of the row's own file, in rows.h5."""
+        return f"ranks_{self.ranks:04d}/{self.name}"
+
+    @contextmanager
     def file(self):
-        """The row's own file, open: run.h5 or bench.h5."""
-        return h5py.File(next(self.folder / name for name in ("run.h5", "bench.h5") if (self.folder / name).exists()), "r")
+        """The row's own file, open: run.h5 or bench.h5; of a published run what is stored of it."""
+        if (self.folder / ROWS).exists():
+            with h5py.File(self.folder / ROWS, "r") as stored:
+                yield stored[self.place]
+        else:
+            with h5py.File(next(self.folder / name for name in ("run.h5", "bench.h5") if (self.folder / name).exists()), "r") as file:
+                yield file
 
     def entries(self):
         """The rows of this row's table, where it has several: a bench job's kernels, or sums in several formats."""
@@ -166,25 +188,66 @@ def gpus_of(info):
 def heading(info):
     """What ran, where, of the same attributes."""
     gpus = ", ".join(f"{ranks} x {model}" if info["ranks"] > 1 else model for model, ranks in gpus_of(info).items())
-    return [gpus or (str(info.get("device_name", info.get("hosts", ""))).splitlines() or [""])[0],
-            f"tessera {info.get('version', '?')}", str(info.get("git_hash", ""))[:12]]
+    return [gpus or info.get("device") or (str(info.get("device_name", info.get("hosts", ""))).splitlines() or [""])[0],
+            str(info.get("created", ""))[:10], f"tessera {info.get('version', '?')}", str(info.get("git_hash", ""))[:12]]
+
+
+def provenance(results):
+    """A sentence on where and how a published run was measured."""
+    info, build = results.info, str(results.info.get("build", ""))
+    gpus = ", ".join(f"{ranks} x {model}" if info["ranks"] > 1 else f"one {model}" for model, ranks in results.gpus().items())
+    versions = re.findall(r"(?:GNU|Clang|NVIDIA|CUDA) [\d.]+|Kokkos [\d.]+ \([^)]*\)", build)
+    shown = [word for word in info["overrides"] if not word.startswith("experiment.only=")]  # whose rows the tables show
+    keys = f" With `{'`, `'.join(shown)}`." if shown else ""
+    where = [f"Measured {info['created'][:10]} on {gpus or info['device']}", results.repeats_text(), f"commit {info['git_hash'][:12]}"]
+    return ", ".join(filter(None, [*where, *versions])) + "." + keys
 
 
 class Results:
-    """The rows of all launches, and what the files say of where they ran."""
+    """The rows of all launches, and what the files say of where they ran; of a run, or of the folder of a published one."""
 
     def __init__(self, output):
-        self.output, self.rows, self.info = output, [], {}
+        self.output, self.rows, self.info, self.preset = output, [], {}, "cpu"
+        self.facts = {}  # of a published run: what its module's facts() gave
+        self.device, self.repeats, self.is_quick, self.is_redraw = "", "", False, False
+        if (output / STORED).exists():
+            self.read_stored(output / STORED)
+        else:
+            self.read_launches(output)
+        if not self.rows:
+            raise Refusal(FILES, f"{output} holds no rows; run the experiment first")
+        self.ranks = sorted({row.ranks for row in self.rows})
+
+    def read_launches(self, output):
+        repeats = []  # (bench.repeats, bench.row_limit_s) of each row that repeats something
         for path in sorted(output.glob("ranks_*/experiment.h5")):
             try:
                 with h5py.File(path, "r") as file:
                     self.rows += rows_of(file, path.parent, int(path.parent.name.removeprefix("ranks_")))
                     self.info = info_of(file)
+                    decks = file["resolved_deck"].asstr()[...]
             except OSError as fault:
                 raise Refusal(FILES, f"{path}: {fault}; delete it, and the same command runs its rows again") from fault
-        if not self.rows:
-            raise Refusal(FILES, f"{output} holds no rows; run the experiment first")
-        self.ranks = sorted({row.ranks for row in self.rows})
+            repeats += [found.groups() for found in map(REPEATS.search, decks) if found]
+            self.is_quick = self.is_quick or tomllib.loads(self.info["deck"])["experiment"].get("quick", False)
+        self.device = next(filter(None, map(device_of, self.rows)), "a CPU")
+        counts = sorted({int(count) for count, _ in repeats})
+        self.repeats = (("up to " if any(float(limit) for _, limit in repeats) else "")
+                        + f"{' or '.join(map(str, counts))} repeat{'' if counts == [1] else 's'}" if counts else "")
+
+    def read_stored(self, path):
+        stored = tomllib.loads(path.read_text())
+        self.info, self.facts, outcome = stored["info"], stored["facts"], stored["outcome"]
+        self.device, self.repeats, self.is_redraw = self.info["device"], self.info["repeats"], True
+        array = lambda value: np.asarray(value) if isinstance(value, list) else value
+        for i, name in enumerate(outcome["name"]):
+            rounds = {key: array(column[i]) for key, column in stored["rounds"].items()}
+            row = Row({**{key: array(value) for key, value in stored["same"].items()},
+                       **{key: array(column[i]) for key, column in stored["values"].items()},
+                       **{key: median_of_rounds(values[None])[0] for key, values in rounds.items()}}, rounds)
+            row.name, row.exit_code, row.reason = name, outcome["exit_code"][i], outcome["reason"][i]
+            row.ranks, row.seconds, row.folder = outcome["ranks"][i], outcome["seconds"][i], path.parent
+            self.rows.append(row)
 
     def where(self, rows=None, **values):
         """The rows (of `rows`) with these values; "__" in a name stands for a dot: where(model__size="small")."""
@@ -201,5 +264,19 @@ class Results:
     def gpus(self):
         return gpus_of(self.info)
 
+    def repeats_text(self):
+        """"10 repeats", "median of 3 rounds of 10 repeats"; "" of jobs that repeat nothing."""
+        rounds = max((len(values) for row in self.rows for values in row.rounds.values()), default=1)
+        return f"median of {rounds} rounds" + (f" of {self.repeats}" if self.repeats else "") if rounds > 1 else self.repeats
+
     def heading(self):
-        return [*heading(self.info), "quick" if self.is_quick else ""]
+        return [*heading({**self.info, "device": self.device}), self.repeats_text(), "quick" if self.is_quick else ""]
+
+
+def device_of(row):
+    """The processor that a row's own file names, on a CPU; "" where there is no such file."""
+    for path in map(row.folder.joinpath, ("bench.h5", "run.h5")):
+        if path.exists():
+            with h5py.File(path, "r") as file:
+                return str(info_of(file).get("device_name", ""))
+    return ""

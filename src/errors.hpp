@@ -8,8 +8,7 @@
 #include <string>
 #include <system_error>
 
-#include "kernels/core/out_of_memory.hpp"
-#include "kernels/core/printable.hpp"
+#include "kernels/core/words.hpp"
 
 namespace tessera {
 

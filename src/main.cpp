@@ -6,6 +6,7 @@
 /// The one place where an exception becomes a message and an exit code.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <Kokkos_Core.hpp>
 
@@ -23,6 +24,7 @@
 #include "config/availability.hpp"
 #include "config/command_line.hpp"
 #include "config/deck.hpp"
+#include "config/job_numbers.hpp"
 #include "config/job_traits.hpp"
 #include "errors.hpp"
 #include "io/answer.hpp"
@@ -66,8 +68,8 @@ bool is_first_of_host() {
                                1) == 0;
 }
 
-/// Of a failure before MPI. Most are the same on every rank, and rank 0 tells of them; a file may be missing on one
-/// host alone, though. A host's first rank tells of it unless the launch has ended by then.
+/// Reports a failure before MPI starts. Ranks usually fail alike, so rank 0 prints; but a file may be missing on one
+/// host only, so the first rank of another host prints too, unless the launch has ended by then.
 int report(const Failure& failure) {
   if (launcher_rank() == 0) {
     fmt::print(stderr, "tessera: {}\n", failure.what());
@@ -76,12 +78,6 @@ int report(const Failure& failure) {
     fmt::print(stderr, "tessera: rank {}: {}\n", launcher_rank(), failure.what());
   }
   return static_cast<int>(failure.code());
-}
-
-std::string joined(int argc, char** argv) {
-  std::string text;
-  for (int i = 0; i < argc; ++i) text += fmt::format("{}{}", i > 0 ? " " : "", argv[i]);
-  return text;
 }
 
 /// Called on every rank; prints on rank 0.
@@ -162,7 +158,7 @@ bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck
 /// finalised, Kokkos before MPI.
 int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
   if (!config::traits_of(deck.settings.job.kind).resumes) jobs::end_on_signals();
-  const std::string command = joined(argc, argv);
+  const std::string command = fmt::format("{}", fmt::join(argv, argv + argc, " "));
   jobs::require_limits(launcher_rank(-1) >= 0);
   const config::Parallel& keys = deck.settings.parallel;
   parallel::StartWatch start(launcher_rank(), launcher_ranks(), keys.timeout_s, static_cast<int>(Exit::hang));
@@ -214,6 +210,7 @@ int answer_or_run(int argc, char** argv) {
   if (line.compare) return answer(lab::compare_text(line)), 0;
   const config::Deck deck = config::load_deck(line.deck, line.overrides);
   if (answer_about_deck(line, deck)) return 0;
+  config::require_job_numbers(deck.settings.job);
   config::check_build(deck.settings, train::this_build());
   return run(argc, argv, line, deck);
 }

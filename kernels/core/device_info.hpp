@@ -17,4 +17,8 @@ struct DeviceInfo {
 template <class Exec>
 DeviceInfo device_info();
 
+/// Whether the host must copy memory at this address.
+template <class Exec>
+bool is_device_memory(const void* data);
+
 }  // namespace tessera::kernels

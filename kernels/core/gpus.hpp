@@ -18,8 +18,8 @@ struct AttentionRate {
   double forward, backward;
 };
 
-/// Measured on a rested H200, a batch of 16,384 tokens of 2,048 channels, 2026-11-21 (input/bench/README.md, "Attention
-/// on a GPU"). By engine, then width, then length, rising.
+/// Measured on a rested H200, a batch of 16,384 tokens of 2,048 channels, 2026-11-21 (input/bench/attention_gpu).
+/// By engine, then width, then length, rising.
 inline constexpr AttentionRate kAttentionOfH200[] = {
     {true, 64, 1024, 409, 306},   {true, 64, 4096, 559, 447},   {true, 64, 16384, 621, 499},
     {true, 128, 1024, 496, 340},  {true, 128, 4096, 710, 529},  {true, 128, 16384, 793, 615},
@@ -55,7 +55,7 @@ struct Gpu {
 ///          architecture white papers. free_bytes: measured; the A100's is assumed equal to that of the H100, which has
 ///          the same nominal size. Rates of the H200: products in steps of sizes large and xl (2026-11-22: what is left
 ///          of the step's time without the other kernels at their rates; one product of 8192^3 alone, on random data,
-///          reaches 770 to 800 TFLOP/s); the others input/bench/README.md.
+///          reaches 770 to 800 TFLOP/s); the others of input/bench.
 inline constexpr Gpu kGpus[] = {
     {"A100", "80", 108, 19.5, 156, 312, 312, 2.04, 84'465'090'560},
     {"H100 PCIe", "90a", 114, 51, 378, 756, 756, 2.0, 0},  // before the H100: names are looked up in this order

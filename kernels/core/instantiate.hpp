@@ -13,3 +13,10 @@
 
 /// Device is the host in builds without GPUs. A GPU build runs nothing on the host, whose kernels it need not compile.
 #define TESSERA_FOR_EACH_EXEC_SCALAR(MACRO) TESSERA_FOR_EACH_SCALAR(MACRO, ::tessera::kernels::Device)
+
+/// Compiles a kernel, a struct template, for all of them.
+#define TESSERA_INSTANTIATE_KERNEL(Kernel)                                 \
+  template struct Kernel<::tessera::kernels::Device, double>;              \
+  template struct Kernel<::tessera::kernels::Device, float>;               \
+  template struct Kernel<::tessera::kernels::Device, ::tessera::bfloat16>; \
+  template struct Kernel<::tessera::kernels::Device, ::tessera::float16>

@@ -1,16 +1,15 @@
 /// Times every kernel by its label, from inside the program, through Kokkos' profiling callbacks.
 ///
-/// Kokkos has one slot per callback: setting it replaces the tool that KOKKOS_TOOLS_LIBS has loaded. So the timer saves
-/// the callbacks that are set, passes every call on to them, and restores them in `stop`.
-///
 ///   KernelTimer timer;
 ///   timer.start();  ...a step...  timer.stop();
 ///   for (const auto& row : timer.rows()) ...
 ///
-/// Timing     on a device, kernels run after their launch returns: while a timer runs, each launch is fenced before
-///            and after. Such a step is slower than others; report it separately and exclude it from averages.
-/// Counting   launches, fences and allocations since `start` (the timer's own fences are not counted). Kokkos before
-///            3.5 does not report fences (kFencesAreObservable): their count stays 0 there and proves nothing.
+/// Callbacks  Kokkos has one slot for each: the timer saves those that are set (the tool of KOKKOS_TOOLS_LIBS), passes
+///            every call on to them, and restores them in `stop`.
+/// Timing     on a device, each launch is fenced before and after while a timer runs. Such a step is slower than
+///            others: report it separately and exclude it from averages.
+/// Counting   launches, fences and allocations since `start`, without the timer's own fences. Kokkos before 3.5 does
+///            not report fences (kFencesAreObservable): their count stays 0 there and proves nothing.
 /// Throws     std::logic_error from `start` while another timer runs: there is one set of slots.
 /// Threads    one thread launches kernels and owns the timer.
 #pragma once

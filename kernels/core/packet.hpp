@@ -34,24 +34,8 @@ struct alignas(kWidth * sizeof(Scalar) < 16 ? kWidth * sizeof(Scalar) : 16) Pack
 
   std::conditional_t<kInWords, std::uint32_t, Scalar> element[kInWords ? kWidth / 2 : kWidth];
 
-  KOKKOS_FORCEINLINE_FUNCTION Real operator[](int i) const {
-    if constexpr (kInWords) {
-      Scalar half;
-      half.bits = static_cast<std::uint16_t>(i % 2 == 0 ? element[i / 2] : element[i / 2] >> 16);
-      return static_cast<Real>(half);
-    } else {
-      return static_cast<Real>(element[i]);
-    }
-  }
-  KOKKOS_FORCEINLINE_FUNCTION void set(int i, Real value) {
-    if constexpr (kInWords) {
-      const std::uint32_t bits = static_cast<Scalar>(value).bits;
-      std::uint32_t& word = element[i / 2];
-      word = i % 2 == 0 ? (word & 0xffff0000u) | bits : (word & 0x0000ffffu) | bits << 16;
-    } else {
-      element[i] = static_cast<Scalar>(value);
-    }
-  }
+  KOKKOS_FORCEINLINE_FUNCTION Real operator[](int i) const { return static_cast<Real>(stored(*this, i)); }
+  KOKKOS_FORCEINLINE_FUNCTION void set(int i, Real value) { set_stored(*this, i, static_cast<Scalar>(value)); }
 };
 
 /// Element i in its storage type.

@@ -1,6 +1,8 @@
 /// Preconditions of kernels: always on; the message contains the values that disagree.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -21,6 +23,21 @@ template <class... Values>
 }
 
 }  // namespace tessera::kernels::detail
+
+namespace tessera::kernels {
+
+/// Throws std::invalid_argument, with `rule` and both shapes, unless a View's first extents are these.
+template <class View, class... Extents>
+void require_shape(const char* rule, const View& view, Extents... wanted) {
+  std::size_t i = 0;
+  if ((... && (static_cast<std::int64_t>(view.extent(i++)) == static_cast<std::int64_t>(wanted)))) return;
+  std::ostringstream is, must_be;
+  i = 0;
+  ((is << (i > 0 ? "," : "[") << view.extent(i), must_be << (i++ > 0 ? "," : "[") << wanted), ...);
+  detail::refuse(rule, "shape", is.str() + "] instead of " + must_be.str() + "]");
+}
+
+}  // namespace tessera::kernels
 
 /// TESSERA_REQUIRE(condition, "kernel: the rule", values...): throws std::invalid_argument if the rule is broken.
 #define TESSERA_REQUIRE(condition, rule, ...)                                                            \

@@ -94,36 +94,19 @@ template <class Scalar>
 using Accum = std::conditional_t<std::is_same_v<Scalar, double>, double, float>;
 
 template <class Scalar>
-inline constexpr double kEpsilon = 0;
-template <>
-inline constexpr double kEpsilon<double> = 0x1p-52;
-template <>
-inline constexpr double kEpsilon<float> = 0x1p-23;
-template <>
-inline constexpr double kEpsilon<float16> = 0x1p-10;
-template <>
-inline constexpr double kEpsilon<bfloat16> = 0x1p-7;
+inline constexpr Dtype kDtype = std::is_same_v<Scalar, double>         ? Dtype::fp64
+                                : std::is_same_v<Scalar, bfloat16>     ? Dtype::bf16
+                                : std::is_same_v<Scalar, float16>      ? Dtype::fp16
+                                : std::is_same_v<Scalar, std::int32_t> ? Dtype::int32
+                                                                       : Dtype::fp32;
 
 template <class Scalar>
-inline constexpr std::string_view kScalarName = "?";
-template <>
-inline constexpr std::string_view kScalarName<double> = "fp64";
-template <>
-inline constexpr std::string_view kScalarName<float> = "fp32";
-template <>
-inline constexpr std::string_view kScalarName<float16> = "fp16";
-template <>
-inline constexpr std::string_view kScalarName<bfloat16> = "bf16";
+inline constexpr std::string_view kScalarName = name_of(kDtype<Scalar>);
 
 template <class Scalar>
-inline constexpr Dtype kDtype = Dtype::fp32;
-template <>
-inline constexpr Dtype kDtype<double> = Dtype::fp64;
-template <>
-inline constexpr Dtype kDtype<bfloat16> = Dtype::bf16;
-template <>
-inline constexpr Dtype kDtype<float16> = Dtype::fp16;
-template <>
-inline constexpr Dtype kDtype<std::int32_t> = Dtype::int32;
+inline constexpr double kEpsilon = kDtype<Scalar> == Dtype::fp64   ? 0x1p-52
+                                   : kDtype<Scalar> == Dtype::fp32 ? 0x1p-23
+                                   : kDtype<Scalar> == Dtype::fp16 ? 0x1p-10
+                                                                   : 0x1p-7;
 
 }  // namespace tessera

@@ -63,26 +63,29 @@ HeadTensor<Scalar, Exec> contiguous_heads(Scalar* data, int B, int H, int T, int
   return HeadTensor<Scalar, Exec>(data, Kokkos::LayoutStride(B, h * t * d, H, t * d, T, d, D, 1));
 }
 
+/// Rows [B*T, row] of which H neighbouring heads begin at `data`.
+template <class Exec, class Scalar>
+HeadTensor<Scalar, Exec> heads_in_rows(Scalar* data, int B, int H, int T, int D, std::size_t row) {
+  return HeadTensor<Scalar, Exec>(data, Kokkos::LayoutStride(B, T * row, H, D, T, row, D, 1));
+}
+
 /// Part `part` (0 q, 1 k, 2 v) of a fused qkv buffer [B*T, 3*H*D] as a head tensor.
 template <class Exec, class Scalar>
 HeadTensor<Scalar, Exec> heads_of_qkv(Scalar* qkv, int part, int B, int H, int T, int D) {
-  const std::size_t row = std::size_t{3} * H * D;
-  return HeadTensor<Scalar, Exec>(qkv + static_cast<std::size_t>(part) * H * D,
-                                  Kokkos::LayoutStride(B, T * row, H, D, T, row, D, 1));
+  const std::size_t width = static_cast<std::size_t>(H) * D;
+  return heads_in_rows<Exec>(qkv + part * width, B, H, T, D, 3 * width);
 }
 
 /// q and k of a fused qkv buffer together: a head tensor [B,2H,T,D], the heads of q before those of k.
 template <class Exec, class Scalar>
 HeadTensor<Scalar, Exec> heads_of_q_and_k(Scalar* qkv, int B, int H, int T, int D) {
-  const std::size_t row = std::size_t{3} * H * D;
-  return HeadTensor<Scalar, Exec>(qkv, Kokkos::LayoutStride(B, T * row, 2 * H, D, T, row, D, 1));
+  return heads_in_rows<Exec>(qkv, B, 2 * H, T, D, std::size_t{3} * H * D);
 }
 
 /// A row buffer [B*T, H*D] as a head tensor.
 template <class Exec, class Scalar>
 HeadTensor<Scalar, Exec> heads_of_rows(Scalar* rows, int B, int H, int T, int D) {
-  const std::size_t row = static_cast<std::size_t>(H) * D;
-  return HeadTensor<Scalar, Exec>(rows, Kokkos::LayoutStride(B, T * row, H, D, T, row, D, 1));
+  return heads_in_rows<Exec>(rows, B, H, T, D, static_cast<std::size_t>(H) * D);
 }
 
 }  // namespace tessera::kernels

@@ -16,11 +16,7 @@
 /// Source  PTX ISA: griddepcontrol.
 #pragma once
 
-#include <Kokkos_Core.hpp>
-
-#ifdef KOKKOS_ENABLE_CUDA
-  #include "kernels/cuda/device.hpp"
-#endif
+#include "kernels/cuda/portable.hpp"
 
 namespace tessera::kernels {
 
@@ -54,16 +50,8 @@ inline constexpr bool kKernelsWait =
     false;
 #endif
 
-KOKKOS_FORCEINLINE_FUNCTION void let_successor_start() {
-#ifdef KOKKOS_ENABLE_CUDA
-  KOKKOS_IF_ON_DEVICE((cuda::launch_dependents();))
-#endif
-}
+KOKKOS_FORCEINLINE_FUNCTION void let_successor_start() { TESSERA_ON_CUDA(cuda::launch_dependents();) }
 
-KOKKOS_FORCEINLINE_FUNCTION void wait_for_predecessor() {
-#ifdef KOKKOS_ENABLE_CUDA
-  KOKKOS_IF_ON_DEVICE((cuda::wait_for_grids();))
-#endif
-}
+KOKKOS_FORCEINLINE_FUNCTION void wait_for_predecessor() { TESSERA_ON_CUDA(cuda::wait_for_grids();) }
 
 }  // namespace tessera::kernels

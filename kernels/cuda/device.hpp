@@ -4,10 +4,10 @@
 ///   TESSERA_HOPPER_CODE   defined while device code is compiled for sm_90a: the only target that has wgmma, setmaxnreg
 ///                         and the copy engine's tensor maps. Kernels that use them guard their body with it.
 ///
-/// Only CUDA builds compile this folder, except the headers that test for CUDA themselves (copy_ahead, lanes, scratch,
-/// shifted_exp): portable kernels include those, and other builds get the portable form. Each wrapper is one
-/// instruction, or an idiom of a few, under a name that says what it is for; sources name instructions of NVIDIA's PTX
-/// ISA (as of 9.0).
+/// Only CUDA builds compile this folder, except the headers that test for CUDA themselves (portable, chain, scratch,
+/// row_products, tile_scores): portable kernels include those, and other builds get the portable form. Each wrapper is
+/// one instruction, or an idiom of a few, under a name that says what it is for; sources name instructions of NVIDIA's
+/// PTX ISA (as of 9.0).
 #pragma once
 
 #include <cstdint>

@@ -31,13 +31,11 @@ KOKKOS_FORCEINLINE_FUNCTION void add_row_products([[maybe_unused]] float (&sums)
                                                   [[maybe_unused]] const Packet<Scalar, 8>& w_low,
                                                   [[maybe_unused]] const Packet<Scalar, 8>& w_high,
                                                   [[maybe_unused]] const Packet<Scalar, 8>& h) {
-#ifdef KOKKOS_ENABLE_CUDA
-  KOKKOS_IF_ON_DEVICE(
-      (const std::uint32_t first[4] = {w_low.element[0], w_high.element[0], w_low.element[1], w_high.element[1]};
-       const std::uint32_t second[4] = {w_low.element[2], w_high.element[2], w_low.element[3], w_high.element[3]};
-       cuda::multiply_add<Scalar>(sums, first, h.element[0], h.element[1]);
-       cuda::multiply_add<Scalar>(sums, second, h.element[2], h.element[3]);))
-#endif
+  TESSERA_ON_CUDA(
+      const std::uint32_t first[4] = {w_low.element[0], w_high.element[0], w_low.element[1], w_high.element[1]};
+      const std::uint32_t second[4] = {w_low.element[2], w_high.element[2], w_low.element[3], w_high.element[3]};
+      cuda::multiply_add<Scalar>(sums, first, h.element[0], h.element[1]);
+      cuda::multiply_add<Scalar>(sums, second, h.element[2], h.element[3]);)
 }
 
 /// Eight numbers, rounded to Scalar; on a GPU two by one instruction.
@@ -46,9 +44,7 @@ KOKKOS_FORCEINLINE_FUNCTION Packet<Scalar, 8> rounded(const float (&x)[8]) {
   Packet<Scalar, 8> packet;
   TESSERA_UNROLL
   for (int i = 0; i < 8; i += 2) {
-#ifdef KOKKOS_ENABLE_CUDA
-    KOKKOS_IF_ON_DEVICE((packet.element[i / 2] = cuda::pack<Scalar>(x[i], x[i + 1]); continue;))
-#endif
+    TESSERA_ON_CUDA(packet.element[i / 2] = cuda::pack<Scalar>(x[i], x[i + 1]); continue;)
     packet.set(i, x[i]);
     packet.set(i + 1, x[i + 1]);
   }
@@ -57,9 +53,7 @@ KOKKOS_FORCEINLINE_FUNCTION Packet<Scalar, 8> rounded(const float (&x)[8]) {
 
 /// The sum over the four lanes with one g.
 KOKKOS_FORCEINLINE_FUNCTION float sum_over_quad(float mine) {
-#ifdef KOKKOS_ENABLE_CUDA
-  KOKKOS_IF_ON_DEVICE((return cuda::quad_sum(mine);))
-#endif
+  TESSERA_ON_CUDA(return cuda::quad_sum(mine);)
   return mine;
 }
 

@@ -10,35 +10,18 @@
 /// Limits     bfloat16 and float16, on GPUs, threads of 32 lanes: kernels that call it are not built for anything else.
 #pragma once
 
-#include <Kokkos_Core.hpp>
-
-#include "kernels/core/tensor.hpp"
-#ifdef KOKKOS_ENABLE_CUDA
-  #include "kernels/cuda/mma_sync.hpp"
-  #include "kernels/cuda/registers.hpp"
-#endif
+#include "kernels/cuda/portable.hpp"
 
 namespace tessera::kernels {
 
-/// Whether scores_by_mma exists for the pair.
+/// Whether scores_by_mma exists for the pair; and MACRO(Exec, Scalar) for each pair for which it does.
+#ifdef KOKKOS_ENABLE_CUDA
 template <class Exec, class Scalar>
-inline constexpr bool kHasTileScores =
-#ifdef KOKKOS_ENABLE_CUDA
-    std::is_same_v<Exec, Kokkos::Cuda> && sizeof(Scalar) == 2;
-#else
-    false;
-#endif
-
-/// MACRO(Exec, Scalar) for each of those pairs.
-#ifdef KOKKOS_ENABLE_CUDA
+inline constexpr bool kHasTileScores = std::is_same_v<Exec, Kokkos::Cuda> && sizeof(Scalar) == 2;
   #define TESSERA_FOR_EACH_TILE_SCORES(MACRO)  \
     MACRO(::Kokkos::Cuda, ::tessera::bfloat16) \
     MACRO(::Kokkos::Cuda, ::tessera::float16)
-#else
-  #define TESSERA_FOR_EACH_TILE_SCORES(MACRO)
-#endif
 
-#ifdef KOKKOS_ENABLE_CUDA
 namespace cuda {
 
 template <class Scalar>
@@ -64,6 +47,10 @@ TESSERA_DEVICE void tile_scores(int warp, int warps, const Scalar* q, const Scal
 }
 
 }  // namespace cuda
+#else
+template <class Exec, class Scalar>
+inline constexpr bool kHasTileScores = false;
+  #define TESSERA_FOR_EACH_TILE_SCORES(MACRO)
 #endif
 
 template <class Member, class Scalar>
@@ -72,10 +59,8 @@ KOKKOS_FORCEINLINE_FUNCTION void scores_by_mma([[maybe_unused]] const Member& te
                                                [[maybe_unused]] int queries, [[maybe_unused]] int keys,
                                                [[maybe_unused]] int depth, [[maybe_unused]] float scale,
                                                [[maybe_unused]] float* scores, [[maybe_unused]] int score_pitch) {
-#ifdef KOKKOS_ENABLE_CUDA
-  KOKKOS_IF_ON_DEVICE((cuda::tile_scores(team.team_rank(), team.team_size(), q, k, pitch, queries, keys, depth, scale,
-                                         scores, score_pitch);))
-#endif
+  TESSERA_ON_CUDA(cuda::tile_scores(team.team_rank(), team.team_size(), q, k, pitch, queries, keys, depth, scale,
+                                    scores, score_pitch);)
 }
 
 }  // namespace tessera::kernels

@@ -176,9 +176,7 @@ void set_gemm_algorithms(const std::vector<std::string>& lines) {
   }
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template struct Gemm<Exec, Scalar, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(Gemm);
 template struct Gemm<Device, bfloat16, float>;
 template struct Gemm<Device, float16, float>;
 

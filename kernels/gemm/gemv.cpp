@@ -8,8 +8,7 @@
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/team.hpp"
 #include "kernels/cuda/chain.hpp"
-#include "kernels/cuda/lanes.hpp"
-#include "kernels/cuda/load_once.hpp"
+#include "kernels/cuda/portable.hpp"
 #include "kernels/cuda/row_products.hpp"
 #include "kernels/swiglu.hpp"
 
@@ -28,7 +27,7 @@ void Gemv<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(w.extent_int(0) == W && w.extent_int(1) == K && y.extent_int(0) == M,
                   "gemv: shapes must be x [M,K], w [N,K] (gated: [2N,K]), y [M,N]", M, K, w.extent(0), w.extent(1),
                   y.extent(0), N, is_gated);
-  TESSERA_REQUIRE(!gain.data() || gain.extent_int(0) == K, "gemv: gain must be [K], or empty", gain.extent(0), K);
+  if (gain.data()) require_shape("gemv: gain must be [K], or empty", gain, K);
   TESSERA_REQUIRE(!delta.data() || (gain.data() && is_like_x(delta)),
                   "gemv: delta is for normed products and must be [M,K] like x", delta.extent(0), delta.extent(1), M,
                   K);
@@ -389,8 +388,6 @@ KOKKOS_FUNCTION void Gemv<Exec, Scalar>::operator()(Tiles<kIsNormed>, const Memb
   }
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template struct Gemv<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(Gemv);
 
 }  // namespace tessera::kernels

@@ -9,12 +9,37 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "kernels/core/scalar.hpp"
 #include "kernels/core/tensor.hpp"
-#include "parallel/collectives/operation.hpp"
 
 namespace tessera::parallel {
+
+enum class Operation { all_reduce, reduce_scatter, all_gather, broadcast };
+
+inline constexpr Operation kOperations[] = {Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather,
+                                            Operation::broadcast};
+
+/// In decks, files and reports: "all_reduce".
+constexpr std::string_view word_of(Operation operation) {
+  constexpr std::string_view words[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast"};
+  return words[static_cast<int>(operation)];
+}
+
+/// In messages: "all-reduce".
+constexpr std::string_view name_of(Operation operation) {
+  constexpr std::string_view names[] = {"all-reduce", "reduce-scatter", "all-gather", "broadcast"};
+  return names[static_cast<int>(operation)];
+}
+
+/// With what carries it out: "all_reduce[copy_engine]".
+inline std::string label_of(Operation operation, std::string_view means) {
+  return std::string(word_of(operation)).append("[").append(means).append("]");
+}
+
+/// The operation's word in such a label.
+constexpr std::string_view word_in_label(std::string_view label) { return label.substr(0, label.find('[')); }
 
 struct Span {
   std::string label;  // "grad.bucket.2"
@@ -31,6 +56,21 @@ struct Span {
 };
 
 class Squares;
+
+/// Whether the ranks' devices compute while a transfer is in flight. If not, it may take their multiprocessors. The
+/// same on every rank, since it decides how the transfer is made.
+enum class Overlap { compute, none };
+
+/// What a transfer moves. `wire`: empty, or as many elements of a narrower dtype, in the same memory as `span`, in
+/// which the values cross the network: rounded into it, summed there, and widened back. Nothing else may use it until
+/// the transfer has completed.
+struct Message {
+  Operation operation;
+  Span span;       // an all-gather's whole
+  Span wire = {};  // of a sum
+  Span part = {};  // this rank's, of an all-gather; of a reduce-scatter where its sum goes, or empty
+  Overlap overlap = Overlap::compute;  // of an all-reduce
+};
 
 /// One operation of a group of ranks on fixed memory. May be started again once it has completed: its resources are
 /// allocated once.
@@ -68,10 +108,6 @@ class Transfer {
   virtual Times times() = 0;
 };
 
-/// Whether the ranks' devices compute while a transfer is in flight. If not, it may take their multiprocessors. The
-/// same on every rank, since it decides how the transfer is made.
-enum class Overlap { compute, none };
-
 /// How GPUs exchange data; automatic: by copy engines if the ranks can access each other's memory, else by NCCL's ring.
 enum class TransferMethod { automatic, ring, copy_engine };
 
@@ -107,33 +143,31 @@ class Collectives {
   virtual int rank() const = 0;  // in the group
   virtual int size() const = 0;
 
-  // Each of the following makes one transfer. None is collective; connect() is, in the same order on every rank.
-  // `wire`: empty, or as many elements of a narrower dtype, in the same memory as `span`, in which the values cross the
-  // network: rounded into it, summed there, and widened back. Nothing else may use it until the transfer has completed.
-  // Numerics  sums support fp32, fp64, bf16 and fp16.
-  // Order     bitwise repeatable from run to run on the same number of ranks (MPI does not guarantee it; tests check).
-  // Throws    std::invalid_argument for unsupported spans.
+  /// Makes one transfer. Not collective; connect() is, in the same order on every rank.
+  /// Numerics  sums support fp32, fp64, bf16 and fp16.
+  /// Order     bitwise repeatable from run to run on the same number of ranks (MPI does not guarantee it; tests check).
+  /// Throws    std::invalid_argument for unsupported spans.
+  virtual std::unique_ptr<Transfer> make(const Message& message) = 0;
 
   /// `span` becomes its sum over the ranks, the same bits on each, whatever it overlaps.
-  virtual std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Overlap overlap) = 0;
-  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire) {
-    return make_all_reduce(span, wire, Overlap::compute);
+  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Overlap overlap = Overlap::compute) {
+    return make({.operation = Operation::all_reduce, .span = span, .wire = wire, .overlap = overlap});
   }
-
   /// `span` consists of size() parts of equal length. The sum over the ranks of this rank's, the rank()-th, goes to
   /// `part`, which lies outside `span`; empty: to its own place in it. What else `span` holds, and all of `wire`, are
   /// left undefined.
-  virtual std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) = 0;
-  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire) {
-    return make_reduce_scatter(span, wire, {});
+  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part = {}) {
+    return make({.operation = Operation::reduce_scatter, .span = span, .wire = wire, .part = part});
   }
-
   /// `whole` becomes the concatenation of all ranks' parts, in rank order; `part` is this rank's, size() times shorter,
   /// either outside `whole` or at its own place in it. Any dtype.
-  virtual std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) = 0;
-
+  std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) {
+    return make({.operation = Operation::all_gather, .span = whole, .part = part});
+  }
   /// `span` becomes that of the group's rank 0. Any dtype.
-  virtual std::unique_ptr<Transfer> make_broadcast(const Span& span) = 0;
+  std::unique_ptr<Transfer> make_broadcast(const Span& span) {
+    return make({.operation = Operation::broadcast, .span = span});
+  }
 
   /// The collectives of a subset of these ranks: those that pass the same `group`, in the same order. Collective.
   virtual std::unique_ptr<Collectives> make_group(int group) = 0;

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "kernels/core/byte_copies.hpp"
-#include "kernels/core/out_of_memory.hpp"
+#include "kernels/core/words.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/check.hpp"
 #include "parallel/errors.hpp"
@@ -98,9 +98,7 @@ PeerArray::PeerArray(const World& world, void* mine) : arrays_(world.size()) {
     opened_.push_back(begin);
     arrays_[rank] = static_cast<char*>(begin) + address.offset;
   }
-  for (const std::string& text : world.all_gather(fault)) {
-    if (fault_.empty()) fault_ = text;
-  }
+  fault_ = first_fault(world, fault);
 }
 
 PeerArray::~PeerArray() {
@@ -119,10 +117,7 @@ CopyEngines::CopyEngines(const World& world) : world_(world), rank_(world.rank()
   buffer_ = reinterpret_cast<char*>(round_up(reinterpret_cast<std::uintptr_t>(memory_), kPage));
   buffers_ = std::make_unique<PeerArray>(world, buffer_);
   barrier_ = std::make_unique<StreamBarrier>(world, 1 + kChannels);
-  fault_ = buffers_->fault();
-  for (const std::string& text : world.all_gather(barrier_->fault())) {
-    if (fault_.empty()) fault_ = text;
-  }
+  fault_ = buffers_->fault().empty() ? barrier_->fault() : buffers_->fault();
 }
 
 void CopyEngines::close() {
@@ -356,17 +351,10 @@ class CopyEngineCollectives final : public Collectives, private Family::Member {
   int rank() const override { return world_.rank(); }
   int size() const override { return world_.size(); }
 
-  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Overlap overlap) override {
-    return make({.operation = Operation::all_reduce, .span = span, .wire = wire, .overlap = overlap});
+  std::unique_ptr<Transfer> make(const Message& message) override {
+    if (message.operation == Operation::broadcast) return others_->make(message);
+    return std::make_unique<CopyEngineTransfer>(*engines_, *stream_, message, rank(), size());
   }
-  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
-    return make({.operation = Operation::reduce_scatter, .span = span, .wire = wire, .part = part});
-  }
-  std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) override {
-    return make({.operation = Operation::all_gather, .span = whole, .part = part});
-  }
-
-  std::unique_ptr<Transfer> make_broadcast(const Span& span) override { return others_->make_broadcast(span); }
   void broadcast(const Span& span) override { others_->broadcast(span); }
   std::unique_ptr<Collectives> make_group(int group) override { return others_->make_group(group); }
 
@@ -376,10 +364,6 @@ class CopyEngineCollectives final : public Collectives, private Family::Member {
 
  private:
   void abandon_own() override { engines_->abandon(); }
-
-  std::unique_ptr<Transfer> make(const Message& message) {
-    return std::make_unique<CopyEngineTransfer>(*engines_, *stream_, message, rank(), size());
-  }
 
   const World& world_;
   std::shared_ptr<TransferStream> stream_;

@@ -1,8 +1,6 @@
 /// Transfers between the GPUs of one host by their copy engines: all-reduce, reduce-scatter and all-gather of all
 /// ranks. Only short kernels, which add or copy a rank's own part, take multiprocessors from the products that run
-/// concurrently.
-///
-/// Each rank owns one of R equal parts of a span. An all-reduce rounds parts up to 256 bytes: the last may be shorter.
+/// concurrently. Each rank owns one of R equal parts of a span; an all-reduce rounds parts up to 256 bytes.
 ///
 ///   scatter    every rank copies the parts that others own into their receive buffers
 ///   barrier    contributions have arrived, and what gather overwrites has been sent
@@ -14,12 +12,10 @@
 /// large as the receive buffer holds, those of an all-reduce small enough to stay in L2 from scatter to gather. An
 /// all-gather is gather alone between two barriers; the first says that no rank still reads its whole. An all-reduce
 /// that overlaps no computation is one kernel of each rank between two barriers, without the receive buffer: it reads
-/// this rank's part of every span, adds, and writes the sum to all; over NVLink that is faster than copying back and
-/// forth.
+/// this rank's part of every span, adds, and writes the sum to all; over NVLink that is faster than copying.
 ///
 /// A sum may wait for multiprocessors, and its stream with it. All-reduces that overlap computation take turns between
-/// two channels, each with a stream, a part of the receive buffer and barriers of its own: while one waits, the other
-/// copies.
+/// two channels, each with a stream, a part of the receive buffer and barriers of its own.
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
 /// Limits  at most kMaxCopyEngineRanks ranks, on one host. All ranks enqueue the same transfers in the same order;
@@ -39,7 +35,6 @@
 #include "kernels/core/side_stream.hpp"
 #include "kernels/core/tensor.hpp"
 #include "parallel/collectives/collective.hpp"
-#include "parallel/collectives/operation.hpp"
 #include "parallel/collectives/stream_barrier.hpp"
 
 namespace tessera::parallel {

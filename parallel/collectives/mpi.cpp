@@ -1,27 +1,24 @@
 #include "parallel/collectives/mpi.hpp"  // the contract is there; here is how
 
 #include <algorithm>
-#include <limits>
+#include <array>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/side_stream.hpp"
 #include "parallel/watch/flight_recorder.hpp"
 #include "parallel/collectives/mpi_check.hpp"
-#include "parallel/collectives/mpi_queue.hpp"
 #include "parallel/collectives/parts.hpp"
 #include "parallel/collectives/wire.hpp"
-#include "parallel/device_memory.hpp"
 
 namespace tessera::parallel {
 namespace {
 
 using kernels::Device;
-
-using PieceQueue = Queue<kPiecesInFlight>;
 
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;  // of one call: MPI counts are ints
 
@@ -53,16 +50,15 @@ class Sum {
   Sum(const Sum&) = delete;
   Sum& operator=(const Sum&) = delete;
 
-  std::pair<MPI_Datatype, MPI_Op> of(const char* operation, const Span& span) const {
-    switch (span.dtype) {
+  std::pair<MPI_Datatype, MPI_Op> of(const std::string& what, Dtype dtype) const {
+    switch (dtype) {
       case Dtype::fp64: return {MPI_DOUBLE, MPI_SUM};
       case Dtype::fp32: return {MPI_FLOAT, MPI_SUM};
       case Dtype::bf16: return {two_bytes_, add_bf16_};
       case Dtype::fp16: return {two_bytes_, add_fp16_};
       case Dtype::int32: break;
     }
-    throw std::invalid_argument("mpi " + std::string(operation) + " of " + span.label + ": " +
-                                std::string(name_of(span.dtype)) + " cannot be summed");
+    throw std::invalid_argument(what + ": " + std::string(name_of(dtype)) + " cannot be summed");
   }
 
  private:
@@ -78,7 +74,8 @@ void finish_copies(const Device& exec) {
 /// A span's bytes, in memory that MPI can access or on the device.
 class Bytes {
  public:
-  explicit Bytes(const Span& span) : data_(static_cast<char*>(span.data)), is_on_device_(is_device_memory(span.data)) {}
+  explicit Bytes(const Span& span)
+      : data_(static_cast<char*>(span.data)), is_on_device_(kernels::is_device_memory<Device>(span.data)) {}
 
   bool is_reachable() const { return !is_on_device_; }
   char* at(std::int64_t first) const { return data_ + first; }
@@ -112,14 +109,106 @@ class Bytes {
   bool is_on_device_;
 };
 
+/// What crosses the network piece by piece, each in one call of MPI.
+class InPieces {
+ public:
+  virtual ~InPieces() = default;
+  virtual std::int64_t pieces() const = 0;
+  virtual void post(std::int64_t piece, char* staging, MPI_Request* request) = 0;
+  virtual void take(std::int64_t piece, char* staging) = 0;  // which has arrived
+};
+
+/// The transfers in progress on a communicator, first come first served: at most kPiecesInFlight pieces at a time.
+/// Every rank starts the same transfers in the same order, so all make the same calls of MPI in the same order,
+/// whenever each of them polls.
+class PieceQueue {
+ public:
+  /// Pieces may stage `bytes` each from here on.
+  void reserve(std::int64_t bytes) {
+    staged_ = std::max(staged_, static_cast<std::size_t>(bytes));
+    for (Slot& slot : slots_) {
+      if (slot.is_free) slot.staging.resize(staged_);
+    }
+  }
+
+  void push(InPieces& transfer) {
+    waiting_.push_back(&transfer);
+    post();
+  }
+
+  /// Takes what has arrived and posts what has room, without waiting.
+  void poll() {
+    int has_arrived = 1;
+    while (in_flight_ > 0) {
+      MPI_CHECK(MPI_Test(&slots_[oldest_].request, &has_arrived, MPI_STATUS_IGNORE));
+      if (has_arrived == 0) break;
+      take();
+    }
+    post();
+  }
+
+  /// The same after waiting for the oldest piece.
+  void wait() {
+    MPI_CHECK(MPI_Wait(&slots_[oldest_].request, MPI_STATUS_IGNORE));
+    take();
+    poll();
+  }
+
+  /// A rank that leaves may destroy a transfer in progress.
+  void forget(const InPieces& transfer) {
+    if (!waiting_.empty() && waiting_.front() == &transfer) next_piece_ = 0;
+    std::erase(waiting_, &transfer);
+    for (Slot& slot : slots_) {
+      if (slot.transfer == &transfer) slot.transfer = nullptr;
+    }
+  }
+
+ private:
+  struct Slot {
+    MPI_Request request = MPI_REQUEST_NULL;
+    bool is_free = true;
+    InPieces* transfer = nullptr;  // null: forgotten
+    std::int64_t piece = 0;
+    std::vector<char> staging;
+  };
+
+  void take() {
+    Slot& slot = slots_[oldest_];
+    oldest_ = (oldest_ + 1) % kPiecesInFlight;
+    --in_flight_;
+    slot.is_free = true;
+    InPieces* const transfer = std::exchange(slot.transfer, nullptr);
+    if (transfer != nullptr) transfer->take(slot.piece, slot.staging.data());
+  }
+
+  void post() {
+    while (in_flight_ < kPiecesInFlight && !waiting_.empty()) {
+      Slot& slot = slots_[(oldest_ + in_flight_++) % kPiecesInFlight];
+      slot.is_free = false;
+      slot.staging.resize(staged_);  // if a larger piece was announced while it was in use
+      slot.transfer = waiting_.front();
+      slot.piece = next_piece_++;
+      if (next_piece_ == slot.transfer->pieces()) {
+        waiting_.erase(waiting_.begin());
+        next_piece_ = 0;
+      }
+      slot.transfer->post(slot.piece, slot.staging.data(), &slot.request);
+    }
+  }
+
+  std::array<Slot, kPiecesInFlight> slots_;
+  int oldest_ = 0, in_flight_ = 0;
+  std::size_t staged_ = 0;          // bytes of a piece
+  std::vector<InPieces*> waiting_;  // with pieces that are not posted
+  std::int64_t next_piece_ = 0;     // of the first of them
+};
+
 /// The ranks that take part, what they have under way, and where it is recorded.
 struct Group {
   MPI_Comm comm = MPI_COMM_NULL;
   FlightRecorder& recorder;
   std::shared_ptr<PieceQueue> queue = std::make_shared<PieceQueue>();
 };
-
-std::int64_t message_bytes(const Span& span, const Span& wire) { return wire.count != 0 ? wire.bytes() : span.bytes(); }
 
 /// What the transfers have in common: their pieces, and when they began and ended.
 class MpiTransfer : public Transfer, private InPieces {
@@ -153,19 +242,18 @@ class MpiTransfer : public Transfer, private InPieces {
   }
 
   Times times() override {
-    if (!is_complete_) throw std::logic_error("mpi " + what_ + ": times requested while it runs");
+    if (!is_complete_) throw std::logic_error(what_ + ": times requested while it runs");
     return {start_s_, end_s_, joined_s_};
   }
 
  protected:
-  /// `bytes` of the whole message.
-  MpiTransfer(Operation operation, const std::string& label, std::int64_t bytes, const Group& group)
-      : what_(std::string(name_of(operation)) + " of " + label),
+  MpiTransfer(const Message& message, const Group& group)
+      : what_("mpi " + std::string(name_of(message.operation)) + " of " + message.span.label),
         comm_(group.comm),
         queue_(group.queue),
         recorder_(group.recorder),
-        name_(recorder_.name(label_of(operation, "mpi"), label)),
-        bytes_(bytes) {
+        name_(recorder_.name(label_of(message.operation, "mpi"), message.span.label)),
+        bytes_(message.wire.count != 0 ? message.wire.bytes() : message.span.bytes()) {
     MPI_CHECK(MPI_Comm_rank(comm_, &rank_));
     MPI_CHECK(MPI_Comm_size(comm_, &size_));
   }
@@ -184,7 +272,7 @@ class MpiTransfer : public Transfer, private InPieces {
   virtual void receive(std::int64_t first, int count, char* staging) = 0;
   virtual void complete(const Device&) {}  // after the last piece, enqueued
 
-  const std::string what_;  // "all-reduce of grad.bucket.2"
+  const std::string what_;  // "mpi all-reduce of grad.bucket.2"
   MPI_Comm comm_;
   Device exec_;
   int rank_ = 0, size_ = 1;
@@ -222,12 +310,12 @@ class MpiTransfer : public Transfer, private InPieces {
 
 class MpiAllReduce final : public MpiTransfer {
  public:
-  MpiAllReduce(const Span& span, const Span& wire, const std::pair<MPI_Datatype, MPI_Op>& sum, const Group& group)
-      : MpiTransfer(Operation::all_reduce, span.label, message_bytes(span, wire), group),
-        wire_("mpi all-reduce", span, wire),
+  MpiAllReduce(const Message& message, const Sum& sum, const Group& group)
+      : MpiTransfer(message, group),
+        wire_(what_, message.span, message.wire),
         message_(wire_.message()),
         size_of_one_(bytes_of(wire_.message().dtype)),
-        sum_(sum) {
+        sum_(sum.of(what_, wire_.message().dtype)) {
     const std::int64_t count = wire_.message().count, most = kPieceBytes / size_of_one_;
     cut(count, most, message_.is_reachable() ? 0 : std::min(most, count) * size_of_one_);
   }
@@ -255,15 +343,14 @@ class MpiAllReduce final : public MpiTransfer {
 /// A piece is a range of every part. It is packed, so that the sums have their place apart from what MPI reads.
 class MpiReduceScatter final : public MpiTransfer {
  public:
-  MpiReduceScatter(const Span& span, const Span& wire, const Span& part, const std::pair<MPI_Datatype, MPI_Op>& sum,
-                   const Group& group)
-      : MpiTransfer(Operation::reduce_scatter, span.label, message_bytes(span, wire), group),
-        wire_("mpi reduce-scatter", span, wire),
+  MpiReduceScatter(const Message& message, const Sum& sum, const Group& group)
+      : MpiTransfer(message, group),
+        wire_(what_, message.span, message.wire),
         message_(wire_.message()),
-        part_(sum_place("mpi " + what_, part, span, rank_, size_)),
-        sums_(wire_.is_narrow() ? sum_place("mpi " + what_, {}, wire, rank_, size_) : part_),
+        part_(sum_place(what_, message.part, message.span, rank_, size_)),
+        sums_(wire_.is_narrow() ? sum_place(what_, {}, message.wire, rank_, size_) : part_),
         size_of_one_(bytes_of(wire_.message().dtype)),
-        sum_(sum) {
+        sum_(sum.of(what_, wire_.message().dtype)) {
     // Where MPI cannot reach the part, the sums lie behind what was packed.
     const std::int64_t staged = size_of_one_ * (size_ + (sums_.is_reachable() ? 0 : 1));
     const std::int64_t most = std::max<std::int64_t>(1, kPieceBytes / staged);
@@ -302,13 +389,14 @@ class MpiReduceScatter final : public MpiTransfer {
 /// part, received in staging.
 class MpiAllGather final : public MpiTransfer {
  public:
-  MpiAllGather(const Span& part, const Span& whole, const Group& group)
-      : MpiTransfer(Operation::all_gather, whole.label, whole.bytes(), group),
-        part_bytes_(part_count("mpi " + what_, whole, size_) * bytes_of(whole.dtype)),
-        is_in_place_(part.data == static_cast<char*>(whole.data) + rank_ * part_bytes_),
-        part_(part),
-        whole_(whole) {
-    require_part("mpi " + what_, part, whole, size_);
+  MpiAllGather(const Message& message, const Group& group)
+      : MpiTransfer(message, group),
+        part_bytes_(part_count(what_, message.span, size_) * bytes_of(message.span.dtype)),
+        is_in_place_(message.part.data == static_cast<char*>(message.span.data) + rank_ * part_bytes_),
+        part_(message.part),
+        whole_(message.span) {
+    const Span& whole = message.span;
+    require_part(what_, message.part, whole, size_);
     is_direct_ = part_.is_reachable() && whole_.is_reachable() && whole.bytes() <= kMaxBytes;
     const std::int64_t most = is_direct_ ? kMaxBytes : std::max<std::int64_t>(1, kPieceBytes / size_);
     cut(part_bytes_, most, is_direct_ ? 0 : std::min(most, part_bytes_) * size_);
@@ -339,10 +427,9 @@ class MpiAllGather final : public MpiTransfer {
 
 class MpiBroadcast final : public MpiTransfer {
  public:
-  MpiBroadcast(const Span& span, const Group& group)
-      : MpiTransfer(Operation::broadcast, span.label, span.bytes(), group), message_(span) {
+  MpiBroadcast(const Message& message, const Group& group) : MpiTransfer(message, group), message_(message.span) {
     const std::int64_t most = message_.is_reachable() ? kMaxBytes : kPieceBytes;
-    cut(span.bytes(), most, message_.is_reachable() ? 0 : std::min(most, span.bytes()));
+    cut(message.span.bytes(), most, message_.is_reachable() ? 0 : std::min(most, message.span.bytes()));
   }
 
  private:
@@ -388,18 +475,14 @@ class MpiCollectives final : public Collectives {
     return size;
   }
 
-  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Overlap) override {
-    return std::make_unique<MpiAllReduce>(span, wire, sum_.of("all-reduce", wire.count != 0 ? wire : span), group_);
-  }
-  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
-    return std::make_unique<MpiReduceScatter>(span, wire, part,
-                                              sum_.of("reduce-scatter", wire.count != 0 ? wire : span), group_);
-  }
-  std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) override {
-    return std::make_unique<MpiAllGather>(part, whole, group_);
-  }
-  std::unique_ptr<Transfer> make_broadcast(const Span& span) override {
-    return std::make_unique<MpiBroadcast>(span, group_);
+  std::unique_ptr<Transfer> make(const Message& message) override {
+    switch (message.operation) {
+      case Operation::all_reduce: return std::make_unique<MpiAllReduce>(message, sum_, group_);
+      case Operation::reduce_scatter: return std::make_unique<MpiReduceScatter>(message, sum_, group_);
+      case Operation::all_gather: return std::make_unique<MpiAllGather>(message, group_);
+      case Operation::broadcast: break;
+    }
+    return std::make_unique<MpiBroadcast>(message, group_);
   }
   std::unique_ptr<Collectives> make_group(int group) override {
     return std::make_unique<MpiCollectives>(group_, group);
@@ -407,7 +490,7 @@ class MpiCollectives final : public Collectives {
 
   void broadcast(const Span& span) override {
     const Device exec;
-    MpiBroadcast transfer(span, group_);
+    MpiBroadcast transfer({.operation = Operation::broadcast, .span = span}, group_);
     transfer.start(exec);
     transfer.join(exec);
     finish_copies(exec);

@@ -1,16 +1,15 @@
 /// Transfers between NVIDIA GPUs through NCCL's ring, one rank per GPU, on one stream. The host only enqueues.
 ///
-/// Groups  make_group(group), with group >= 0, waits for the transfers in progress of this rank's collectives and
-///         splits their communicator. A group has its own communicator and stream, for which NCCL takes its own device
-///         memory, and belongs to the same family. Groups may be destroyed in any order that is the same on every rank,
-///         and may outlive what they were made from.
+/// Groups  make_group(group), with group >= 0, waits for the transfers in progress and splits the communicator. A group
+///         has its own communicator and stream, for which NCCL takes device memory, and belongs to the same family.
+///         Groups may be destroyed in any order that is the same on every rank, also after what they were made from.
 /// Order   sums repeat bit for bit: make_nccl_collectives() sets NCCL_ALGO=Ring unless the user set NCCL_ALGO.
-/// Limits  NCCL_NVLS_ENABLE and all other NCCL variables are left to the user. A transfer occupies a part of the GPU
-///         while it waits for the other ranks. Transfers of different groups that may be under way together are
-///         therefore started in the same order on all ranks, and rely on a GPU's room for the kernels of both; one that
-///         is started from the instance() of another group's collectives runs after what is under way there.
-/// Source  NCCL 2.28 user guide, "CUDA Stream Semantics", "Using NCCL with CUDA Graphs", "Creating a communicator" and
-///         "Using multiple NCCL communicators concurrently".
+/// Limits  all other NCCL variables are left to the user. A transfer occupies a part of the GPU while it waits for
+///         the other ranks, so transfers of different groups that may be under way together are started in the same
+///         order on all ranks; one that is started from the instance() of another group's collectives runs after what
+///         is under way there.
+/// Source  NCCL 2.28 user guide, "CUDA Stream Semantics", "Using NCCL with CUDA Graphs", "Creating a communicator",
+///         "Fault tolerance" and "Using multiple NCCL communicators concurrently".
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
 #include "parallel/collectives/stream_barrier.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -33,6 +34,12 @@ CUstreamBatchMemOpParams wait_until_set(const std::uint32_t* flag) {
 
 }  // namespace
 
+std::string first_fault(const World& world, const std::string& mine) {
+  const std::vector<std::string> faults = world.all_gather(mine);
+  const auto first = std::find_if(faults.begin(), faults.end(), [](const auto& fault) { return !fault.empty(); });
+  return first == faults.end() ? "" : *first;
+}
+
 StreamBarrier::StreamBarrier(const World& world, int channels)
     : rank_(world.rank()), ranks_(world.size()), sets_(2 * channels), operations_(static_cast<std::size_t>(sets_)) {
   if (ranks_ == 1) return;
@@ -58,7 +65,7 @@ StreamBarrier::StreamBarrier(const World& world, int channels)
       fault_ = std::string("cudaHostRegister: ") + cudaGetErrorString(status);
     }
   }
-  world.barrier();
+  fault_ = first_fault(world, fault_);  // every rank has opened the memory
   memory_->close_to_others();
   for (int set = 0; set < sets_; ++set) prepare(set);
 }

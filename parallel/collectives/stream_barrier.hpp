@@ -28,10 +28,14 @@ namespace tessera::parallel {
 
 class World;
 
+/// The first rank's text that is not empty, on every rank. Collective. For faults that all ranks then act on together;
+/// those that end them go through World::agree.
+std::string first_fault(const World& world, const std::string& mine);
+
 class StreamBarrier {
  public:
-  /// Of all ranks of `world`, which are on one host, in `channels` channels. Collective. If fault() is not empty on any
-  /// rank, no rank may use it.
+  /// Of all ranks of `world`, which are on one host, in `channels` channels. Collective. If fault() is not empty, which
+  /// it is on every rank or on none, no rank may use it.
   StreamBarrier(const World& world, int channels);
   ~StreamBarrier();
   StreamBarrier(const StreamBarrier&) = delete;

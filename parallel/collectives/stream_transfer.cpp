@@ -2,9 +2,9 @@
 
 #include <stdexcept>
 
+#include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "parallel/collectives/parts.hpp"
-#include "parallel/device_memory.hpp"
 
 namespace tessera::parallel {
 
@@ -31,7 +31,7 @@ StreamTransfer::StreamTransfer(std::string_view means, TransferStream& stream, c
       rank_(rank),
       size_(size),
       name_(stream.log().recorder().name(label_of(operation_, means), message.span.label)),
-      wire_(std::string(means).append(" ").append(name_of(operation_)).c_str(), message.span, message.wire),
+      wire_(what_, message.span, message.wire),
       part_(own_part(message)),
       moved_part_(operation_ == Operation::reduce_scatter && wire_.is_narrow()
                       ? sum_place(what_, {}, wire_.message(), rank, size)
@@ -47,7 +47,7 @@ StreamTransfer::StreamTransfer(std::string_view means, TransferStream& stream, c
     }
   }
   for (const Span& span : {message.span, message.wire, part_}) {
-    if (span.count == 0 || is_device_memory(span.data)) continue;
+    if (span.count == 0 || kernels::is_device_memory<Device>(span.data)) continue;
     throw std::invalid_argument(what_ + ": its memory is not the device's");
   }
 }

@@ -41,15 +41,6 @@ class TransferStream {
   double reference_s_ = -1e9;
 };
 
-/// What is transferred.
-struct Message {
-  Operation operation;
-  Span span;       // an all-gather's whole
-  Span wire = {};  // of a sum
-  Span part = {};  // this rank's, of an all-gather; of a reduce-scatter where its sum goes, or empty
-  Overlap overlap = Overlap::compute;  // of an all-reduce
-};
-
 class StreamTransfer : public Transfer {
  public:
   void start(const kernels::Device& exec) final;

@@ -11,13 +11,12 @@ namespace tessera::parallel {
 /// A span of gradients and its form on the network: the span itself, or a copy of it, fp32 as bf16.
 class Wire {
  public:
-  /// `wire`: empty, or as many elements as the span. `who` names the library and the operation in messages.
+  /// `wire`: empty, or as many elements as the span. `what`, the transfer, begins the message.
   /// Throws  std::invalid_argument for other dtypes or lengths.
-  Wire(const char* who, const Span& span, const Span& wire) : span_(span), wire_(wire) {
+  Wire(const std::string& what, const Span& span, const Span& wire) : span_(span), wire_(wire) {
     if (!is_narrow()) return;
     if (span.dtype != Dtype::fp32 || wire.dtype != Dtype::bf16 || wire.count != span.count) {
-      throw std::invalid_argument(std::string(who) + " of " + span.label +
-                                  ": crosses the network as fp32 in bf16 of the same length only");
+      throw std::invalid_argument(what + ": crosses the network as fp32 in bf16 of the same length only");
     }
   }
 

@@ -4,7 +4,6 @@
 #include <limits>
 #include <stdexcept>
 
-#include "kernels/core/events.hpp"
 #include "parallel/collectives/squares.hpp"
 
 namespace tessera::parallel {
@@ -17,10 +16,7 @@ constexpr std::int64_t kShrink = 3;
 
 Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
                        const GradientOrder& order, const Span& wire, const NormSpans& norm)
-    : collectives_(collectives),
-      exec_(exec),
-      start_(order.start),
-      operation_(collectives.label(Operation::all_reduce)) {
+    : collectives_(collectives), exec_(exec), start_(order.start) {
   join_neighbours(gradients, order);
   std::int64_t total = 0;
   for (const Span& gradient : gradients) total += gradient.count;
@@ -28,6 +24,7 @@ Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, co
     throw std::invalid_argument("gradients: '" + wire.label + "' has " + std::to_string(wire.count) + " elements for " +
                                 std::to_string(total) + " gradients");
   }
+  const std::string operation = collectives_.label(Operation::all_reduce);
   std::int64_t end = total;
   for (Bucket& bucket : buckets_) {
     end -= bucket.span.count;
@@ -38,15 +35,15 @@ Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, co
     }
     const bool is_last = &bucket == &buckets_.back();  // after it backward computes nothing
     const bool is_alone = is_last || order.start == GradientOrder::Start::after_backward;
-    bucket.sum = collectives_.make_all_reduce(bucket.span, narrow, is_alone ? Overlap::none : Overlap::compute);
-    bucket.wire = wire.count != 0 ? narrow : bucket.span;
+    bucket.sum = {collectives_.make_all_reduce(bucket.span, narrow, is_alone ? Overlap::none : Overlap::compute),
+                  operation, bucket.span.label, wire.count != 0 ? narrow.bytes() : bucket.span.bytes()};
   }
   std::vector<Transfer*> sums;
-  for (const Bucket& bucket : buckets_) sums.push_back(bucket.sum.get());
+  for (const Bucket& bucket : buckets_) sums.push_back(bucket.sum.transfer.get());
   if (!sums.empty()) squares_ = Squares::left_by(sums, norm.squares);
   if (!squares_) return;
-  norm_.span = norm_.wire = norm.total;
-  norm_.sum = collectives_.make_all_reduce(norm.total, {}, Overlap::none);
+  norm_ = {collectives_.make_all_reduce(norm.total, {}, Overlap::none), operation, norm.total.label,
+           norm.total.bytes()};
 }
 
 Replicated::~Replicated() = default;
@@ -66,8 +63,7 @@ void Replicated::join_neighbours(const std::vector<Span>& gradients, const Gradi
   for (std::size_t param = gradients.size(); param-- > 0;) {
     const Span& gradient = gradients[param];
     if (buckets_.empty() || is_full(buckets_.back().span)) {
-      buckets_.push_back({});
-      buckets_.back().span = gradient;
+      buckets_.push_back({.span = gradient});
       if (order.grouping == Grouping::bucket) {
         buckets_.back().span.label = "grad.bucket." + std::to_string(buckets_.size() - 1);
       } else if (order.grouping == Grouping::all) {
@@ -88,8 +84,8 @@ void Replicated::join_neighbours(const std::vector<Span>& gradients, const Gradi
 }
 
 void Replicated::connect() {
-  for (Bucket& bucket : buckets_) bucket.sum->connect();
-  if (norm_.sum) norm_.sum->connect();
+  for (Bucket& bucket : buckets_) bucket.sum.transfer->connect();
+  if (norm_.exists()) norm_.transfer->connect();
   is_connected_ = true;
 }
 
@@ -101,28 +97,23 @@ void Replicated::begin(bool completes) {
   is_active_ = true;
 }
 
-void Replicated::gradient_ready(int param) {
+void Replicated::gradient_enqueued(int param) {
   if (!is_active_) return;
   Bucket& bucket = buckets_[bucket_of_param_.at(static_cast<std::size_t>(param))];
   if (bucket.missing == 0) throw std::logic_error("gradients: one of '" + bucket.span.label + "' is ready twice");
-  if (--bucket.missing == 0 && start_ == GradientOrder::Start::when_ready) start_sum(bucket);
-}
-
-void Replicated::start_sum(Bucket& bucket) {
-  start(bucket);
-  last_started_ = bucket.sum.get();
+  if (--bucket.missing == 0 && start_ == GradientOrder::Start::when_ready) start(bucket);
 }
 
 void Replicated::start(Bucket& bucket) {
-  events::report(events::CommunicationStart{operation_, bucket.span.label, bucket.wire.bytes(), events::now_s()});
-  bucket.sum->start(exec_);
+  bucket.sum.start(exec_);
   bucket.is_under_way = true;
+  last_started_ = bucket.sum.transfer.get();
 }
 
 void Replicated::progress() {
   if (!is_active_ || collectives_.is_asynchronous()) return;
   for (Bucket& bucket : buckets_) {
-    if (bucket.is_under_way && bucket.sum->test()) complete(bucket);
+    if (bucket.is_under_way && bucket.sum.transfer->test()) complete(bucket);
   }
 }
 
@@ -132,55 +123,50 @@ void Replicated::finish() {
   const bool is_asynchronous = collectives_.is_asynchronous();
   if (start_ == GradientOrder::Start::after_backward) {
     for (Bucket& bucket : buckets_) {
-      if (bucket.missing == 0) start_sum(bucket);
+      if (bucket.missing == 0) start(bucket);
     }
   }
   for (Bucket& bucket : buckets_) {
     if (bucket.missing > 0) throw std::logic_error("gradients: '" + bucket.span.label + "' was never ready");
     if (is_asynchronous || !bucket.is_under_way) continue;
-    join(*bucket.sum, exec_, waits_);
+    join(*bucket.sum.transfer, exec_, waits_);
     complete(bucket);
   }
   if (is_asynchronous) join(*last_started_, exec_, waits_);  // in the order of their start: its end is that of all
 }
 
 void Replicated::sum() {
-  if (!norm_.sum) return;
-  start(norm_);
-  join(*norm_.sum, exec_, waits_);
+  if (!norm_.exists()) return;
+  norm_.start(exec_);
+  join(*norm_.transfer, exec_, waits_);
 }
 
 double Replicated::collect() {
   if (!collectives_.is_asynchronous()) return exposed_s_;
   if (!last_started_) return 0;
   double exposed_s = 0;
-  const auto collect = [&](const Bucket& bucket, const Transfer::Times& times, double waiting_from_s) {
+  const auto collect = [&](const Move& sum, const Transfer::Times& times, double waiting_from_s) {
     const double waited_s = std::max(0.0, times.end_s - std::max(times.start_s, waiting_from_s));
-    report(bucket, times, waited_s);
+    sum.report(times, waited_s);
     exposed_s += waited_s;
   };
   double waiting_from_s = last_started_->times().joined_s;  // after this, exec only waited: for each moment once
   for (const Bucket& bucket : buckets_) {
-    const Transfer::Times times = bucket.sum->times();
-    collect(bucket, times, waiting_from_s);
+    const Transfer::Times times = bucket.sum.transfer->times();
+    collect(bucket.sum, times, waiting_from_s);
     waiting_from_s = std::max(waiting_from_s, times.end_s);
   }
-  if (norm_.sum) collect(norm_, norm_.sum->times(), norm_.sum->times().joined_s);
+  if (norm_.exists()) collect(norm_, norm_.transfer->times(), norm_.transfer->times().joined_s);
   return exposed_s;
 }
 
 /// Reports a bucket that has just completed on the host.
 void Replicated::complete(Bucket& bucket) {
   bucket.is_under_way = false;
-  const Transfer::Times times = bucket.sum->times();
+  const Transfer::Times times = bucket.sum.transfer->times();
   const double waited_s = times.end_s - times.joined_s;
-  report(bucket, times, waited_s);
+  bucket.sum.report(times, waited_s);
   exposed_s_ += waited_s;
-}
-
-void Replicated::report(const Bucket& bucket, const Transfer::Times& times, double exposed_s) const {
-  events::report(
-      events::Communication{operation_, bucket.span.label, bucket.wire.bytes(), times.start_s, times.end_s, exposed_s});
 }
 
 }  // namespace tessera::parallel

@@ -52,7 +52,7 @@ class Replicated final : public Strategy {
   void open(int) override {}
   void close(int) override {}
   void begin_gradients(int) override {}
-  void gradient_ready(int param) override;
+  void gradient_enqueued(int param) override;
   void progress() override;
   void finish() override;
   void sum() override;
@@ -64,26 +64,22 @@ class Replicated final : public Strategy {
  private:
   struct Bucket {
     Span span;                // of the gradients
-    Span wire;                // what crosses the network: the span itself, or its place in the narrower copy
+    Move sum = {};            // of them, or of their place in the narrower copy
     std::size_t members = 0;  // parameters that belong to it
     std::size_t missing = 0;  // of these, not yet ready
     bool is_under_way = false;
-    std::unique_ptr<Transfer> sum;
   };
 
   void join_neighbours(const std::vector<Span>& gradients, const GradientOrder& order);
   void start(Bucket& bucket);
-  void start_sum(Bucket& bucket);
   void complete(Bucket& bucket);
-  void report(const Bucket& bucket, const Transfer::Times& times, double exposed_s) const;
 
   Collectives& collectives_;
   kernels::Device exec_;
   GradientOrder::Start start_;
-  std::string operation_;  // "all_reduce[nccl]"
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_param_;
-  Bucket norm_;  // its sum is null unless transfers leave squares, which takes asynchronous collectives
+  Move norm_;  // no transfer unless transfers leave squares, which takes asynchronous collectives
   Transfer* last_started_ = nullptr;
   WaitTimes* waits_ = nullptr;
   double exposed_s_ = 0;  // of the last step, where the host waits

@@ -5,7 +5,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "kernels/core/events.hpp"
 #include "parallel/collectives/parts.hpp"
 #include "parallel/collectives/squares.hpp"
 
@@ -53,10 +52,6 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
   stays_.resize(units);
   is_gathered_.resize(units);
   is_summing_replicas_.resize(units);
-  for (int unit = 0; unit < ownership_.units(); ++unit) {
-    weight_labels_.push_back("params." + ownership_[unit].label);
-    gradient_labels_.push_back("grad." + ownership_[unit].label);
-  }
 }
 
 Sharded::~Sharded() = default;
@@ -73,10 +68,6 @@ void Sharded::connect() {
     shards_ = own_shards_.get();
     replicas_ = own_replicas_.get();
   }
-  gather_ = shards_->label(Operation::all_gather);
-  scatter_ = shards_->label(Operation::reduce_scatter);
-  sum_ = (replicas_ ? *replicas_ : all_).label(Operation::all_reduce);
-  total_ = all_.label(Operation::all_reduce);
   const int units = ownership_.units();
   if (options_.shards_weights) {
     step_ = make_schedule(options_.openings, options_.micro_steps);
@@ -92,11 +83,13 @@ void Sharded::connect() {
   for (int unit = 0; replicas_ && unit < units; ++unit) {
     const UnitMemory& memory = memory_[unit];
     const Span wire = memory.wire.count == 0 ? Span{} : own_slice(memory.wire);
-    replica_sums_.push_back({replicas_->make_all_reduce(memory.own_gradient, wire), &sum_, &gradient_labels_[unit],
+    replica_sums_.push_back({replicas_->make_all_reduce(memory.own_gradient, wire),
+                             replicas_->label(Operation::all_reduce), "grad." + ownership_[unit].label,
                              wire.count == 0 ? memory.own_gradient.bytes() : wire.bytes()});
   }
   if (const Span& total = options_.norm.total; total.count > 0) {
-    norm_sum_ = {all_.make_all_reduce(total, {}, Overlap::none), &total_, &total.label, total.bytes()};
+    norm_sum_ = {all_.make_all_reduce(total, {}, Overlap::none), all_.label(Operation::all_reduce), total.label,
+                 total.bytes()};
   }
   // Sums of one micro-step of several, or of one group of several, are not those of the gradients.
   if (!is_alone_ && !replicas_ && (options_.micro_steps == 1 || !options_.shards_gradients)) {
@@ -124,19 +117,19 @@ void Sharded::connect() {
   is_connected_ = true;
 }
 
-Sharded::Move Sharded::make_gather(int unit) {
+Move Sharded::make_gather(int unit) {
   const UnitMemory& memory = memory_[unit];
-  return {is_alone_ ? nullptr : shards_->make_all_gather(memory.own_weights, memory.weights), &gather_,
-          &weight_labels_[unit], memory.weights.bytes()};
+  return {is_alone_ ? nullptr : shards_->make_all_gather(memory.own_weights, memory.weights),
+          shards_->label(Operation::all_gather), "params." + ownership_[unit].label, memory.weights.bytes()};
 }
 
 /// The first micro-step's goes into the part that is kept; those of later ones are added to it.
-Sharded::Move Sharded::make_scatter(int unit, int micro_step) {
+Move Sharded::make_scatter(int unit, int micro_step) {
   const UnitMemory& memory = memory_[unit];
   const Span& message = memory.wire.count == 0 ? memory.gradient : memory.wire;
   const Span part = micro_step == 0 && !keeps_part_in_place(unit) ? memory.own_gradient : Span{};
-  return {is_alone_ ? nullptr : shards_->make_reduce_scatter(memory.gradient, memory.wire, part), &scatter_,
-          &gradient_labels_[unit], message.bytes()};
+  return {is_alone_ ? nullptr : shards_->make_reduce_scatter(memory.gradient, memory.wire, part),
+          shards_->label(Operation::reduce_scatter), "grad." + ownership_[unit].label, message.bytes()};
 }
 
 bool Sharded::keeps_part_in_place(int unit) const {
@@ -258,7 +251,7 @@ void Sharded::begin_gradients(int unit) {
   pending_.erase(pending_.begin(), end);
 }
 
-void Sharded::gradient_ready(int param) {
+void Sharded::gradient_enqueued(int param) {
   const int unit = options_.unit_of_param.at(static_cast<std::size_t>(param));
   if (--missing_[unit] > 0 || (!options_.shards_gradients && !completes_)) return;
   if (missing_[unit] < 0)
@@ -338,8 +331,7 @@ void Sharded::join_gather(Move& move, int unit) {
 
 void Sharded::start(Move& move, const Device& after) {
   if (!move.transfer) return;
-  events::report(events::CommunicationStart{*move.operation, *move.label, move.bytes, events::now_s()});
-  move.transfer->start(after);
+  move.start(after);
   if (!all_.is_asynchronous()) {
     under_way_.push_back(&move);
   } else if (is_in_step_) {
@@ -355,7 +347,7 @@ void Sharded::join(Move& move) {
   const Transfer::Times times = move.transfer->times();
   const double waited_s = times.end_s - times.joined_s;
   exposed_s_ += waited_s;
-  events::report(events::Communication{*move.operation, *move.label, move.bytes, times.start_s, times.end_s, waited_s});
+  move.report(times, waited_s);
 }
 
 void Sharded::progress() {
@@ -369,8 +361,7 @@ double Sharded::collect() {
     const Transfer::Times times = move->transfer->times();
     const double waited_s = std::max(0.0, times.end_s - std::max(times.start_s, times.joined_s));
     exposed_s += waited_s;
-    events::report(
-        events::Communication{*move->operation, *move->label, move->bytes, times.start_s, times.end_s, waited_s});
+    move->report(times, waited_s);
   }
   return exposed_s;
 }

@@ -78,7 +78,7 @@ class Sharded final : public Strategy {
   void open(int unit) override;
   void close(int unit) override;
   void begin_gradients(int unit) override;
-  void gradient_ready(int param) override;
+  void gradient_enqueued(int param) override;
   void progress() override;
   void finish() override;
   void sum() override;
@@ -86,15 +86,6 @@ class Sharded final : public Strategy {
   double collect() override;
 
  private:
-  /// A transfer of one unit, as the trace names it.
-  struct Move {
-    std::unique_ptr<Transfer> transfer;
-    const std::string* operation = nullptr;  // "all_gather[nccl]"
-    const std::string* label = nullptr;
-    std::int64_t bytes = 0;
-
-    bool exists() const { return operation != nullptr; }
-  };
   struct Visit {  // one opening of a unit
     int unit;
     Move gather = {};    // none: it still lies in its place
@@ -140,8 +131,6 @@ class Sharded final : public Strategy {
   std::unique_ptr<Collectives> own_shards_, own_replicas_;  // if the ranks form several groups
   Collectives* shards_ = nullptr;                           // the ranks that divide the units
   Collectives* replicas_ = nullptr;                         // those with the same part; null: no others
-  std::string gather_, scatter_, sum_, total_;              // operations: of units, over the replicas, of the norm
-  std::vector<std::string> weight_labels_, gradient_labels_;
 
   kernels::SideStream<kernels::Device> gather_stream_;  // of gathers that exec_ does not start
   kernels::StreamOrder<kernels::Device> gather_order_;  // [units] when copied from the host; when exec_ had come so far

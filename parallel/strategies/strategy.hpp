@@ -4,7 +4,7 @@
 ///   begin_step
 ///     begin                                       per micro-step
 ///       open, close                               per unit and pass: its weights may be read in between
-///       begin_gradients, gradient_ready           per unit, per parameter
+///       begin_gradients, gradient_enqueued           per unit, per parameter
 ///       progress                                  from time to time
 ///   finish                                        gradients of owned elements are sums over all ranks
 ///   sum                                           the norm over all ranks, unless each has all gradients
@@ -14,11 +14,15 @@
 /// Gradients are summed, not averaged: a caller that weights by tokens scales first.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
 
+#include "kernels/core/events.hpp"
+#include "kernels/core/stream_timer.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "parallel/strategies/ownership.hpp"
-#include "parallel/strategies/wait_times.hpp"
 
 namespace tessera::parallel {
 
@@ -26,6 +30,61 @@ namespace tessera::parallel {
 struct NormSpans {
   Span total;    // 1 fp64: what sum() sums
   Span squares;  // fp64: room for the partial sums of squares that transfers can leave
+};
+
+/// How long a step waits for its transfers, wherever in the step: two marks around each wait, on the instance that
+/// waits, so that they may be captured with it and are valid once the step is done. Where join() blocks the host, the
+/// instance idles between them.
+class WaitTimes {
+ public:
+  /// For steps of at most `most` waits. Allocates all marks.
+  explicit WaitTimes(int most) : timer_(2 * most) {}
+
+  void begin_step() { count_ = 0; }
+  int count() const { return count_; }  // of this step, or of its latest replay, so far
+
+  /// Joins `transfer` on `exec` and counts that as a wait.
+  void join(Transfer& transfer, const kernels::Device& exec) {
+    timer_.mark(exec, 2 * count_);
+    transfer.join(exec);
+    timer_.mark(exec, 2 * count_ + 1);
+    ++count_;
+  }
+
+  /// Of waits first .. last - 1. The step must be done, and the next one not started.
+  double seconds(int first, int last) const {
+    double sum_s = 0;
+    for (int wait = first; wait < last; ++wait) sum_s += timer_.seconds(2 * wait, 2 * wait + 1);
+    return sum_s;
+  }
+
+ private:
+  kernels::StreamTimer<kernels::Device> timer_;
+  int count_ = 0;
+};
+
+/// The same, untimed if `waits` is null.
+inline void join(Transfer& transfer, const kernels::Device& exec, WaitTimes* waits) {
+  waits != nullptr ? waits->join(transfer, exec) : transfer.join(exec);
+}
+
+/// A transfer as the trace names it.
+struct Move {
+  std::unique_ptr<Transfer> transfer;
+  std::string operation;  // "all_gather[nccl]"
+  std::string label;      // of what is moved: "grad.bucket.2"
+  std::int64_t bytes = 0;
+
+  bool exists() const { return !operation.empty(); }
+
+  void start(const kernels::Device& after) {
+    events::report(events::CommunicationStart{operation, label, bytes, events::now_s()});
+    transfer->start(after);
+  }
+  /// Reports its latest run, `exposed_s` of which the rank only waited for it.
+  void report(const Transfer::Times& times, double exposed_s) const {
+    events::report(events::Communication{operation, label, bytes, times.start_s, times.end_s, exposed_s});
+  }
 };
 
 class Strategy {
@@ -50,8 +109,8 @@ class Strategy {
 
   /// The gradients of a unit are about to be written.
   virtual void begin_gradients(int unit) = 0;
-  /// This micro-step's gradient of one parameter is complete. Parameters come in descending order.
-  virtual void gradient_ready(int param) = 0;
+  /// The last launch of one parameter's gradient in this micro-step is enqueued. Parameters come in descending order.
+  virtual void gradient_enqueued(int param) = 0;
 
   /// Progresses transfers: MPI does nothing by itself.
   virtual void progress() = 0;

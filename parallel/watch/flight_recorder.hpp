@@ -1,13 +1,11 @@
 /// A rank's latest transfers, and the progress of the other ranks of its host: for the report on a hang.
 ///
 /// A rank numbers its transfers in the order in which they start, from 1, in lanes: one for those that the host waits
-/// for (MPI), and one for each stream whose GPU writes its own record (watch/stream_log.hpp). All ranks start the
-/// same transfers in the same order, those of a group at the same time as every other group: so a number denotes the
-/// same transfer on each, or its group's, and a rank that has started fewer than the others is behind. Records lie in
-/// memory that the ranks of a host share (parallel/shared_memory.hpp): the watchdog's thread of one rank reads the
-/// progress of the others, even of a rank that is stopped or dead, without calling MPI. Nothing is known of ranks on
-/// other hosts, and the report says so. A stream's transfer counts as started when those before it have ended, even if
-/// it is under way together with them.
+/// for (MPI), and one for each stream whose GPU writes its own record (watch/stream_log.hpp). A number denotes the same
+/// transfer on each rank, or its group's, so a rank that has started fewer than the others is behind. Records lie in
+/// memory that the ranks of a host share (parallel/shared_memory.hpp): the watchdog of one rank reads the progress of
+/// the others, even of a rank that is stopped or dead, without calling MPI. Nothing is known of ranks on other hosts.
+/// A stream's transfer counts as started when those before it have ended, even if it is under way together with them.
 ///
 ///   const auto name = recorder.name("all_reduce[mpi]", "grad.bucket.2");   once
 ///   const auto number = recorder.begin(name, bytes);                       a few stores to memory

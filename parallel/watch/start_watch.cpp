@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <mutex>
 
 #include "kernels/core/events.hpp"
 #include "parallel/watch/last_words.hpp"
@@ -74,22 +76,12 @@ StartWatch::StartWatch(int rank, int ranks, double limit_s, int exit_code)
     : rank_(rank), ranks_(ranks), exit_code_(exit_code), limit_s_(kPatience * limit_s), name_(name_of(launch_id())) {
   if (limit_s_ <= 0 || ranks_ == 1) return;
   announce();
-  thread_ = std::thread(&StartWatch::guard, this);
+  thread_ = std::jthread([this](const std::stop_token& stop) { guard(stop); });
 }
 
 StartWatch::~StartWatch() {
   end();
   if (socket_ >= 0) ::close(socket_);
-}
-
-void StartWatch::end() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    is_over_ = true;
-  }
-  wake_.notify_all();
-  thread_.join();
 }
 
 /// If it fails, the others count this rank as one that they have not seen.
@@ -105,12 +97,15 @@ void StartWatch::announce() {
   (void)::bind(socket_, reinterpret_cast<const sockaddr*>(&address), bytes);
 }
 
-void StartWatch::guard() {
+void StartWatch::guard(const std::stop_token& stop) {
   const double period_s = std::min(0.2, limit_s_ / 10);
-  std::unique_lock lock(mutex_);
+  std::mutex nothing;
+  std::unique_lock lock(nothing);
+  std::condition_variable_any wake;
   for (double waited_s = 0; waited_s < limit_s_;) {
     const double from_s = events::now_s();
-    if (wake_.wait_for(lock, std::chrono::duration<double>(period_s), [this] { return is_over_; })) return;
+    wake.wait_for(lock, stop, std::chrono::duration<double>(period_s), [] { return false; });
+    if (stop.stop_requested()) return;
     waited_s += std::min(events::now_s() - from_s, 2 * period_s);  // longer: the process stood still
   }
   give_up();

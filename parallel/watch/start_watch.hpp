@@ -18,8 +18,6 @@
 /// Source  unix(7) on abstract names; proc(5) on /proc/net/unix and /proc/PID/stat.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,13 +34,13 @@ class StartWatch {
   StartWatch& operator=(const StartWatch&) = delete;
 
   /// The start is over; this rank still counts as one that has come to it.
-  void end();
+  void end() { thread_ = {}; }
 
   static constexpr double kPatience = 10;  // a factor on the limit
 
  private:
   void announce();
-  void guard();
+  void guard(const std::stop_token& stop);
   std::vector<std::string> report() const;
   [[noreturn]] void give_up() const;
 
@@ -50,10 +48,7 @@ class StartWatch {
   const double limit_s_;  // with patience
   std::string name_;      // of this launch's sockets, without rank and process; empty: the launch is unknown
   int socket_ = -1;
-  std::mutex mutex_;  // of the next
-  bool is_over_ = false;
-  std::condition_variable wake_;
-  std::thread thread_;  // last: it uses all other members
+  std::jthread thread_;  // last: it uses all other members
 };
 
 }  // namespace tessera::parallel

@@ -4,22 +4,16 @@
 ///   ...transfer...
 ///   ended.stamp(stream);  log.end(ended, stream);
 ///
-/// Single-thread kernels beside the transfer write into a lane of the flight recorder (watch/flight_recorder.hpp),
-/// whose memory CUDA pins and maps and the other ranks of the host read. What they must know of earlier transfers lies
-/// in the device's memory, so that they read nothing across the bus.
-///
-/// The kernels run in a stream of the log's own, which follows the transfers' by the events; in a capture they become
-/// nodes that no captured work depends on, so there is nothing to join. Neither the transfer nor what follows it waits
-/// for them.
+/// Single-thread kernels in a stream of the log's own, which follows the transfers' by the events, write into a lane of
+/// the flight recorder (watch/flight_recorder.hpp), whose memory CUDA pins and maps. In a capture they become nodes
+/// that no captured work depends on: neither the transfer nor what follows it waits for them.
 ///
 /// Order   a transfer's start is written when the transfer may start and those before it have ended, even if it never
-///         ends; then its end; then the next one's start. Transfers may be under way together, but end in the order of
-///         their starts. Where a graph is launched right behind a transfer that was launched by itself, what that one
-///         still has to write may come after the graph's first lines, and their numbers be exchanged.
-/// Cost    two kernels for each transfer, which write seven numbers across the bus; on the host two waits for events
-///         and two launches, none in a replay.
-/// Async   start() and end() enqueue, and may be captured. The end is written soon after the transfer, and before the
-///         end of the replay that contains it. A replay must have ended before the log is destroyed.
+///         ends; then its end; then the next one's start. Where a graph is launched right behind a transfer that was
+///         launched by itself, that one's last line may come after the graph's first, and their numbers be exchanged.
+/// Cost    two kernels for each transfer; on the host two waits for events and two launches, none in a replay.
+/// Async   start() and end() enqueue, and may be captured. The end is written before that of its replay. A
+///         replay must have ended before the log is destroyed.
 /// Source  CUDA C++ Programming Guide, "Memory Fence Functions"; CUDA Runtime API, cudaHostRegister and
 ///         cudaStreamGetCaptureInfo; PTX ISA, %globaltimer.
 #pragma once

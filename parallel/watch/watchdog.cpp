@@ -22,18 +22,13 @@ Watchdog::Watchdog(int rank, double limit_s, int exit_code, std::function<std::s
       abandon_(std::move(abandon)),
       recorder_(recorder) {
   if (recorder_) recorder_->beat();  // a rank that is stopped before the thread runs is missed, too
-  thread_ = std::thread(&Watchdog::guard, this);
+  thread_ = std::jthread([this](const std::stop_token& stop) { guard(stop); });
   events::add_listener(*this);
 }
 
 Watchdog::~Watchdog() {
   events::remove_listener(*this);
-  {
-    const std::lock_guard lock(mutex_);
-    is_over_ = true;
-  }
-  wake_.notify_all();
-  thread_.join();
+  thread_ = {};  // ends it
   if (recorder_) recorder_->rest();
 }
 
@@ -119,12 +114,13 @@ bool Watchdog::is_lost() const {
   return std::min(recorder_->longest_silence_s(), now_s - pause_end_s_) > stopped_s;
 }
 
-void Watchdog::guard() {
+void Watchdog::guard(const std::stop_token& stop) {
   const auto period = std::chrono::duration<double>(std::min(0.2, limit_s_ / 10));
   std::unique_lock lock(mutex_);
   for (;;) {
     const double from_s = events::now_s();
-    if (wake_.wait_for(lock, period, [this] { return is_over_; })) return;
+    wake_.wait_for(lock, stop, period, [] { return false; });
+    if (stop.stop_requested()) return;
     allow_for_pause(events::now_s() - from_s - period.count());
     lock.unlock();
     if (recorder_) recorder_->beat();

@@ -2,20 +2,17 @@
 ///
 /// A separate thread monitors the main thread; it never calls MPI. While a Watch exists, every report to
 /// kernels/core/events.hpp of a region or of communication is progress. After `limit_s` without any, the thread writes
-/// to standard error the operation under way, which rank of this host is behind and what the others wait for, this
-/// rank's latest transfers (watch/flight_recorder.hpp) and the latest reports, and ends the process with the caller's
-/// exit code, which ends the launch. It also polls the communication library several times a second, and does the same
-/// on a fault. As long as it exists, it gives the other ranks signs of life of this process. It also ends a rank that
-/// leaves by an exception but whose destructors hang, since they, too, wait for the GPU and the libraries: with the
+/// to standard error what is under way, which rank of this host is behind, this rank's latest transfers
+/// (watch/flight_recorder.hpp) and reports, and ends the process with the caller's exit code, which ends the launch. It
+/// also polls the communication library several times a second, and does the same on a fault. It gives the other ranks
+/// signs of life of this process. It also ends a rank that leaves by an exception but whose destructors hang: with the
 /// exception's message and exit code if the cause is known.
 ///
-/// Steps differ: the first few watches (in which libraries load and kernels are chosen) have twice the limit, and none
-/// is ended before twice the longest silence that a successful watch survived. So a loss is noticed within twice
-/// `limit_s`, unless successful steps are silent for longer than that. A watch on file operations may request patience,
+/// The first few watches (in which libraries load and kernels are chosen) have twice the limit, and none is ended
+/// before twice the longest silence that a successful watch survived. A watch on file operations may request patience,
 /// a multiple of the limit; its duration does not affect other watches. Patience is for ranks that work: it ends when a
 /// rank of this host has given no sign of life for as long as a watch without patience may last. Time in which the
-/// whole process stands still (SIGSTOP, scontrol suspend) does not count; ranks that did not stand still with it miss
-/// it nevertheless.
+/// whole process stands still (SIGSTOP, scontrol suspend) does not count.
 ///
 /// Limits  a process that waits outside a Watch is not watched: generation, jobs in which only rank 0 works.
 #pragma once
@@ -97,7 +94,7 @@ class Watchdog final : public events::Listener {
 
   void progress();  // with mutex_ held
   void record(const char* format, ...) __attribute__((format(printf, 2, 3)));
-  void guard();
+  void guard(const std::stop_token& stop);
   void allow_for_pause(double pause_s);  // with mutex_ held
   double allowed_s(double patience) const;
   bool is_lost() const;  // with mutex_ held
@@ -111,7 +108,7 @@ class Watchdog final : public events::Listener {
   FlightRecorder* const recorder_;
 
   std::mutex mutex_;  // of all below
-  std::condition_variable wake_;
+  std::condition_variable_any wake_;
   std::array<Report, kKept> reports_;
   std::size_t report_count_ = 0;
   std::string what_;  // the operation watched; empty: none
@@ -121,8 +118,7 @@ class Watchdog final : public events::Listener {
   int watches_ = 0;                                                // successful ones
   double end_s_ = std::numeric_limits<double>::infinity();         // deadline of a rank that leaves
   std::optional<Departure> departure_;  // its cause, once known: takes precedence over faults
-  bool is_over_ = false;
-  std::thread thread_;  // last: it uses all other members
+  std::jthread thread_;                 // last: it uses all other members
 };
 
 }  // namespace tessera::parallel

@@ -71,7 +71,7 @@ def ours_attention(ours, cases, quick, which_pass, rows, **more):
     for D, lengths in blocks:
         merged.setdefault(tuple(lengths), []).append(D)
     for lengths, group in merged.items():
-        measured = ours.run(deck("attention_gpu.toml"), *rows, f"bench.length={numbers(lengths)}", f"bench.head_width={numbers(group)}",
+        measured = ours.run(deck("attention_gpu"), *rows, f"bench.length={numbers(lengths)}", f"bench.head_width={numbers(group)}",
                             f"bench.pass={which_pass}", *(f"bench.{key}={value}" for key, value in {**timing(quick), **more}.items()))
         for row in measured:
             key = (int(row["T"]), int(row["D"]), row["causal"] == "yes", row["engine"], row["ordered"] == "yes")
@@ -258,7 +258,7 @@ def promise_kernels(report, _):
 
 
 def kernels(ours, torch, report, quick):
-    rows = ours.run(deck("kernels_gpu.toml"), *(["bench.rows=16384"] if quick else []))
+    rows = ours.run(deck("kernels_gpu"), *(["bench.rows=16384"] if quick else []))
     print(f"\n{'kernel':<26}{'dtype':>6}{'ms':>9}{'GB/s':>8}{'of copy':>9}")
     for row in rows:
         print(f"{row['kernel']:<26}{row['dtype']:>6}{row['median_ms']:>9.3f}{row['gbyte_per_s']:>8.0f}{row['of_copy']:>9.2f}")
@@ -285,7 +285,7 @@ def scaling(ours, report, gpus, quick):
     print(STEP_HEADER)
     for ranks in counts:
         try:
-            row = ours.run(deck("step_gpu.toml"), f"experiment.only={words('graph_large')}", f"train.batch_size={4 * ranks}",
+            row = ours.run(deck("step_gpu"), f"experiment.only={words('graph_large')}", f"train.batch_size={4 * ranks}",
                            *ours.step_overrides, ranks=ranks)[0]
         except Failed as reason:
             print(f"large on {ranks} GPUs: {reason}", flush=True)
@@ -307,18 +307,18 @@ def promise_parts(report, arguments):
 def parts(ours, report, sizes):
     """A step as a graph against what it must do: products and attention as ncu times them one by one, and the bytes
     that all other kernels move there (scripts/profile_step) at the rate of a copy."""
-    copies = [row["gbyte_per_s"] for row in ours.run(deck("kernels_gpu.toml"), "bench.dtype=bf16", "bench.repeats=10")
+    copies = [row["gbyte_per_s"] for row in ours.run(deck("kernels_gpu"), "bench.dtype=bf16", "bench.repeats=10")
               if row["kernel"] == "copy"]
     data = {}
     for size in sizes:
-        profile = subprocess.run([ROOT / "scripts/profile_step", deck("step_gpu.toml"), f"experiment.only={words(f'fused_{size}')}",
+        profile = subprocess.run([ROOT / "scripts/profile_step", deck("step_gpu"), f"experiment.only={words(f'fused_{size}')}",
                                   *ours.step_overrides], text=True, capture_output=True,
                                  env={**ON_ONE_GPU, "TESSERA_PROGRAM": str(ours.program)})
         if profile.returncode != 0:
             raise Failed("profile_step: " + " | ".join((profile.stderr or profile.stdout).splitlines()[-3:]))
         print(f"\nkernels of one step of {size}, alone:\n" + "\n".join(profile.stdout.splitlines()[-16:]), flush=True)
         alone = parts_of(profile.stdout, copies[0])
-        row = ours.run(deck("step_gpu.toml"), f"experiment.only={words(f'graph_{size}')}", *ours.step_overrides)[0]
+        row = ours.run(deck("step_gpu"), f"experiment.only={words(f'graph_{size}')}", *ours.step_overrides)[0]
         data[size] = {**alone, "step_ms": row["step_ms"], "copy_gbyte_per_s": copies[0], "profile": profile.stdout}
         report.found(f"step of {size} / its parts alone", -row["step_ms"] / sum(alone.values()),
                      f"{row['step_ms']:.2f} ms; " + ", ".join(f"{part} {ms:.2f}" for part, ms in alone.items()))

@@ -23,6 +23,10 @@ def draw(report):
         if report.data.get(section):
             with plt.rc_context(plotting.STYLE):
                 figure = picture(plt, report.data[section])
+                if picture is page:
+                    for axis in figure.axes:
+                        plotting.peak_line(axis, plotting.peak_of([report.device]))
+                plotting.heading(figure, [report.device, report.date, *(["head width 128, causal, bf16"] if picture is page else [])])
                 plotting.save(figure, report.folder / f"{name}.png")
             plt.close(figure)
             drawn.append(f"{name}.png")
@@ -67,7 +71,9 @@ def attention(plt, rows):
 
 def page(plt, rows):
     """Attention's speed beside its peers for a front page: width 128, causal, on few bars."""
-    figure, axes = plt.subplots(1, 2, figsize=(7.2, 2.9), dpi=120, sharey=True, constrained_layout=True)
+    figure = plt.figure(figsize=(7.2, 3.3), dpi=120, constrained_layout=True)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(3, 0.3))
+    axes = upper.subplots(1, 2, sharey=True)
     for axis, direction in zip(axes, ("forward", "backward")):
         chosen = [row for row in rows if row["direction"] == direction and row["D"] == 128 and row["causal"]]
         ours = "wgmma" if any(row["ms"].get("wgmma") for row in chosen) else "mma"
@@ -79,8 +85,7 @@ def page(plt, rows):
         axis.set_xlabel("tokens")
         axis.grid(axis="x", visible=False)
     axes[0].set_ylabel("TFLOP/s, bf16")
-    axes[0].legend(loc="upper left", fontsize=8)
-    axes[0].set_ylim(0, 1.5 * axes[0].get_ylim()[1])  # room for the legend
+    lower.legend(*axes[0].get_legend_handles_labels(), loc="center", ncol=len(sides), fontsize=8)
     return figure
 
 

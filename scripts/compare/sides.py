@@ -2,11 +2,15 @@
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+
+import places  # scripts/, where compare_torch is
 
 ROOT = Path(__file__).resolve().parents[2]
 GPUS = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]  # as the caller chose; empty: all
@@ -110,7 +114,9 @@ def rows_of(folder):
 
 
 def deck(name):
-    return ROOT / "input/bench" / name
+    """The bench deck of this name: NAME/deck.toml where it has a page, else NAME.toml."""
+    own = ROOT / "input/bench" / name / "deck.toml"
+    return own if own.exists() else ROOT / "input/bench" / f"{name}.toml"
 
 
 def words(*items):
@@ -130,6 +136,8 @@ class Report:
     def __init__(self, folder, file="compare.json"):
         self.folder, self.file = folder, file
         self.promises, self.data = {}, {}
+        self.device = next(iter(re.findall(r"GPU \d+: (.+?) \(UUID", places.nvidia_smi())), "")
+        self.date = time.strftime("%Y-%m-%d")
         folder.mkdir(parents=True, exist_ok=True)
 
     def promise(self, what, least, aim):

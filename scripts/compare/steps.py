@@ -41,7 +41,7 @@ def gpt2(ours, torch, report, quick):
     data = []
     for name, (of_llm_c, _) in GPT2.items():
         try:
-            row = ours.run(deck(f"{name}.toml"), *(["bench.repeats=4"] if quick else []), *ours.step_overrides)[0]
+            row = ours.run(deck(name), *(["bench.repeats=4"] if quick else []), *ours.step_overrides)[0]
             print(step_line(name, row), flush=True)
             data.append({"deck": name, "llm_c_tokens_per_s": of_llm_c, **row})
             report.found(f"{name} [tokens/s]", row["tokens_per_s"])
@@ -89,7 +89,7 @@ class Size:
     def our_turn(self, variant):
         for suffix in CLIPPING if variant == "graph" else [""]:
             off = ["optimizer.clip_norm=0"] if suffix else []
-            rows = self.ours.run(deck("step_gpu.toml"), f"experiment.only={words(f'{variant}_{self.name}')}", f"bench.repeats={self.repeats}", *off, *self.ours.step_overrides)
+            rows = self.ours.run(deck("step_gpu"), f"experiment.only={words(f'{variant}_{self.name}')}", f"bench.repeats={self.repeats}", *off, *self.ours.step_overrides)
             self.mine.setdefault(variant + suffix, []).append(rows[0])
 
     def their_turn(self, mode):

@@ -26,7 +26,7 @@ def comm(setup, ranks):
 
     def ours(overrides):
         rows = setup.ours.run(
-            deck("comm.toml"),
+            deck("comm"),
             f"bench.mbyte={numbers(setup.mbytes)}",
             f"bench.operation={words(*OPERATIONS)}",
             "bench.warmup=5",

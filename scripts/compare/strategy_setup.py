@@ -34,9 +34,9 @@ class Setup:
     def our_step(self, size, sequences, ranks, *overrides):
         """The row of bench.step, `sequences` per rank."""
         name, chosen = (
-            ("step_gpu.toml", [f"experiment.only={words(f'graph_{size}')}"])
+            ("step_gpu", [f"experiment.only={words(f'graph_{size}')}"])
             if self.is_gpu
-            else ("step.toml", [])
+            else ("step", [])
         )
         return self.ours.run(
             deck(name),
@@ -52,9 +52,9 @@ class Setup:
     def our_strategies(self, size, sequences, ranks, strategies):
         """{strategy: row} of bench.strategies."""
         name, chosen = (
-            ("strategies_gpu.toml", [f"model.size={size}", f"experiment.only={words(*(f'{each}_{size}' for each in strategies))}"])
+            ("strategies_gpu", [f"model.size={size}", f"experiment.only={words(*(f'{each}_{size}' for each in strategies))}"])
             if self.is_gpu
-            else ("strategies.toml", [f"experiment.only={words(*strategies)}"])
+            else ("strategies", [f"experiment.only={words(*strategies)}"])
         )
         rows = self.ours.run(
             deck(name),

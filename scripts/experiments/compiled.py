@@ -4,8 +4,8 @@ import numpy as np
 import plotting
 from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 
-from experiments.parts import legend_beside, log_axis, log_bars
-from experiments.table import spread
+from experiments.parts import legend_beside, log_axis
+from experiments.table import number, spread
 
 T, D, KERNEL, SIZE, FORMAT = "bench.length", "bench.head_width", "implementation", "model.size", "precision.compute"
 VARIANTS = {"plain": SKY, "fused": BLUE, "graph": ORANGE}
@@ -56,19 +56,24 @@ def draw_attention(axes, results, name):
 
 
 def draw_models(axes, rows):
-    """Bars of the steps of one number format: every size, its parts, and of each the variants."""
+    """Bars of the steps of one number format, of the plain step's time: every size, its parts, and of each the variants."""
     sizes, variants = list(dict.fromkeys(row[SIZE] for row in rows)), [name for name in VARIANTS if any(variant_of(row) == name for row in rows)]
     places = np.arange(len(sizes) * len(PARTS))
-    for number, variant in enumerate(variants):
-        found = {row[SIZE]: row for row in rows if variant_of(row) == variant}
-        times = [found[size][f"{part}_mean_ms"] if size in found else np.nan for size in sizes for part in PARTS]
-        offset = 0.27 * (number - (len(variants) - 1) / 2)
-        axes.barh(places + offset, np.nan_to_num(times), height=0.25, color=VARIANTS[variant], label=variant)
-    axes.set_yticks(places, [f"{size}: {part}".replace("_", " + ") for size in sizes for part in PARTS], fontsize=8)
+    found = {(row[SIZE], variant_of(row)): row for row in rows}
+    base = {size: found.get((size, "plain"), found.get((size, variants[0]))) for size in sizes}
+    for index, variant in enumerate(variants):
+        quotients = np.array([[found[size, variant][f"{part}_{what}_ms"] / base[size][f"{part}_mean_ms"] if (size, variant) in found else np.nan
+                               for size in sizes for part in PARTS] for what in ("mean", "std")])
+        offset = 0.27 * (index - (len(variants) - 1) / 2)
+        axes.barh(places + offset, np.nan_to_num(quotients[0]), height=0.25, color=VARIANTS[variant], label=variant, xerr=np.nan_to_num(quotients[1]),
+                  ecolor="#404040", capsize=1.5)
+    times = [base[size][f"{part}_mean_ms"] for size in sizes for part in PARTS]
+    axes.set_yticks(places, [f"{size}: {part}, {number(ms)} ms".replace("_", " + ") for (size, part), ms in
+                             zip(((size, part) for size in sizes for part in PARTS), times)], fontsize=8)
     axes.set_ylim(len(places) - 0.5, -0.5)
+    axes.set_xlim(0, None)
+    axes.set_xlabel("of the time on the left")
     axes.grid(axis="y", visible=False)
-    if len(sizes) > 1:
-        log_bars(axes.xaxis, [row[f"{part}_mean_ms"] for row in rows for part in PARTS])
     for place, size in zip(places[::len(PARTS)], sizes):
         lost = [f"{variant_of(row)}: {row.outcome}" for row in rows if row[SIZE] == size and row.outcome != "ok"]
         axes.text(0.02, place, ", ".join(lost), transform=axes.get_yaxis_transform(), va="center", color=VERMILION, fontsize=8)
@@ -77,14 +82,14 @@ def draw_models(axes, rows):
 def draw(results):
     rows = [row for row, _ in model(results)]
     formats = list(dict.fromkeys(row[FORMAT] for row in rows))
-    figure, panels = plt.subplots(2, max(2, len(formats)), figsize=(12.5, 8.4), constrained_layout=True)
+    figure, panels = plt.subplots(2, max(2, len(formats)), figsize=(13, 8.4), constrained_layout=True)
     for axes, name, title in ((panels[0][0], "forward", "Attention, forward, ms"), (panels[0][1], "both", "Attention, forward and backward, ms")):
         draw_attention(axes, results, name)
         axes.set_title(title)
     legend_beside(panels[0][1])
     for axes, compute in zip(panels[1], formats):
         draw_models(axes, [row for row in rows if row[FORMAT] == compute])
-        axes.set_title("Model, ms")
+        axes.set_title("Model")
         plotting.aside(axes, compute)
     legend_beside(panels[1][len(formats) - 1])
     for axes in (*panels[0][2:], *panels[1][len(formats):]):

@@ -8,6 +8,7 @@ from experiments.table import spread
 
 KEY, BUCKET = "parallel.gradient_sync", "parallel.bucket_mbyte"
 TRANSFERS = ("#404040", "#8C8C8C")  # one and the next, so that many in a row can be told apart
+KEEPS = ("timeline",)  # of each row's own file, in a published run
 
 
 def name_of(row):

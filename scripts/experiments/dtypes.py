@@ -16,6 +16,7 @@ TENSORS = (("parameters that forward reads", "params.", "fp32"), ("master weight
            ("log-sum-exp of attention", "block.00.lse", "fp32"), ("MLP, after SwiGLU", "block.00.act", NARROW), ("logits", "head.logits", NARROW),
            ("loss", "head.row_loss", "fp32"), ("gradient of the residual stream", "d_x", "fp32"), ("gradient of q, k, v", "block.00.d_qkv", NARROW),
            ("gradients of parameters", "grads.block.", "fp32"), ("AdamW's m", "optimizer.m.", "fp32"), ("AdamW's v", "optimizer.v.", "fp32"))
+KEEPS = ("memory/events",)  # of each row's own file, in a published run
 
 
 class Timeline:

@@ -2,7 +2,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import plotting
-from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
+from plotting import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
 from experiments.parts import log_axis
 
@@ -10,12 +10,11 @@ DTYPE, HEADS, D, T = "bench.dtype", "bench.heads", "bench.head_width", "bench.le
 TENSOR_CORES = "tensor cores"
 TILE = 64  # queries of a team of flash2's ladder, unless the pads are too large for it (D above 64)
 
-# Of the picture: (implementation, engine, label, colour, is one of the steps between).
-LINES = (("flash1", "0 steps", "flash1, plain", ORANGE, False), ("flash1", "1 step", None, ORANGE, True), ("flash1", "2 steps", None, ORANGE, True),
-         ("flash1", "3 steps", "steps between", ORANGE, True), ("flash1", "4 steps", "flash1, 4 steps", VERMILION, False),
-         ("flash1", "5 steps", "flash1, tensor cores", PURPLE, False), ("flash2", "0 steps", "flash2, plain", SKY, False),
-         ("flash2", "1 step", None, SKY, True), ("flash2", "2 steps", "steps between", SKY, True), ("flash2", "3 steps", "flash2, 3 steps", BLUE, False),
-         ("flash2", "portable", "flash2, usual", GREEN, False), ("flash2", TENSOR_CORES, "flash2, tensor cores", "black", False))
+# The versions, in the order of the columns: (implementation, engine).
+VERSIONS = (*(("flash1", engine) for engine in ("0 steps", "1 step", "2 steps", "3 steps", "4 steps", "5 steps")),
+            *(("flash2", engine) for engine in ("0 steps", "1 step", "2 steps", "3 steps", "portable", TENSOR_CORES)))
+STEPS = ("plain", "aligned rows", "wide copies", "wide loads in q kᵀ", "rows by the team", "tensor cores")  # what each step adds
+COLOURS = {"flash1": ORANGE, "flash2": BLUE}
 
 
 class Figures(dict):
@@ -61,8 +60,7 @@ def by_case(rows):
 def tables(results):
     """Times, speed-ups and the exchange of the loops; a line for each case, a column for each version."""
     case_names, every = ["dtype", "B*H", "D", "T"], by_case(results.rows)
-    versions = [version for version in dict.fromkeys((name, engine) for name, engine, *_ in LINES)
-                if any(version in figures for figures in every.values())]
+    versions = [version for version in VERSIONS if any(version in figures for figures in every.values())]
     names = [f"{name}, {'usual' if engine == 'portable' else engine}" for name, engine in versions]
 
     def time(figures, version):
@@ -85,50 +83,59 @@ def tables(results):
     yield ([*case_names, "flash1 teams", "flash2 teams", "flash2 over flash1: plain", "3 steps", "best flash1", "best flash2", "best over best"], exchange)
 
 
-def draw_case(axes, rows):
-    """Speed-up over T of every version, for one dtype, B*H and D; (handle, label) of what it drew."""
-    every = [(case[-1], figures) for case, figures in sorted(by_case(rows).items())]
-    lengths = np.array([length for length, _ in every])
+def draw_steps(axes, every):
+    """Time by step of the ladder, of the largest shape of each number format."""
+    for dtype, dash in zip(dict.fromkeys(case[0] for case in every), ("-", "--")):
+        shape = max((case for case in every if case[0] == dtype), key=lambda case: case[1:])
+        figures = every[shape]
+        for name, colour in COLOURS.items():
+            times = [figures.ms(name, engine) for engine in ("0 steps", "1 step", "2 steps", "3 steps", "4 steps", "5 steps")]
+            if name == "flash2":
+                times[5] = figures.ms(name, TENSOR_CORES)
+            places = np.flatnonzero(np.isfinite(times))
+            axes.plot(places, np.array(times)[places], color=colour, linestyle=dash, marker="o", markersize=4, label=f"{name}, {dtype}")
+        if np.isfinite(figures.ms("standard", "-")):
+            axes.axhline(figures.ms("standard", "-"), color=plotting.INK, linestyle=dash, linewidth=1, label=f"standard, {dtype}")
+    axes.set_title("Forward by step, ms")
+    plotting.aside(axes, f"B*H {shape[1]:.0f}, D {shape[2]:.0f}, T {plotting.length_text(int(shape[3]))}", size=8)
+    axes.set_xticks(range(len(STEPS)), STEPS, rotation=35, ha="right")
+    axes.set_xlim(-0.3, len(STEPS) - 0.7)
+    log_axis(axes.yaxis)
 
-    def line(name, engine, **style):
-        speed = np.array([figures.speed_up(name, engine) for _, figures in every])
-        if np.isfinite(speed).any():
-            axes.plot(lengths, speed, **style)
 
-    for name, engine, label, colour, is_between in LINES:
-        style = dict(linewidth=0.8, alpha=0.6) if is_between else dict(linewidth=1.6, marker="o", markersize=3)
-        line(name, engine, color=colour, label=label if not is_between else None, **style)
+def draw_exchange(axes, every):
+    """By how much flash2 leads flash1, both with three steps, of the widest heads of the first number format."""
+    dtype, width = next(iter(every))[0], max(case[2] for case in every)
+    for heads, colour in zip(sorted({case[1] for case in every}), (BLUE, GREEN, PURPLE, ORANGE)):
+        mine = sorted((case[3], figures) for case, figures in every.items() if case[:3] == (dtype, heads, width))
+        leads = [figures.ms("flash1", "3 steps") / figures.ms("flash2", "3 steps") for _, figures in mine]
+        axes.plot([length for length, _ in mine], leads, color=colour, marker="o", markersize=4, label=f"B*H {heads:.0f}")
     axes.axhline(1, color=plotting.FAINT, linewidth=0.8, linestyle=":")
+    axes.set_title("flash1's time over flash2's")
+    plotting.aside(axes, f"3 steps, D {width:.0f}, {dtype}", size=8)
+    log_axis(axes.yaxis)
+
+
+def draw_memory(axes, every):
+    """What is kept for backward, of the largest number of heads and width of the first number format."""
+    dtype = next(iter(every))[0]
+    heads, width = max(case[1:3] for case in every)
+    mine = sorted((case[3], figures) for case, figures in every.items() if case[:3] == (dtype, heads, width))
+    for name, colour, label in (("standard", VERMILION, "standard"), ("flash2", BLUE, "flash1 and flash2")):
+        axes.plot([length for length, _ in mine], [figures.kept(name) for _, figures in mine], color=colour, marker="o", markersize=4, label=label)
+    axes.set_title("Kept for backward, MiB")
+    plotting.aside(axes, f"B*H {heads:.0f}, D {width:.0f}, {dtype}", size=8)
+    log_axis(axes.yaxis)
 
 
 def draw(results):
-    cases = [(dtype, heads) for dtype in results.different(DTYPE) for heads in results.different(HEADS)]
-    widths = results.different(D)
-    height = 1.0 + 2.1 * (len(cases) + 1)
-    figure = plt.figure(figsize=(2 + 3.1 * max(len(widths), 3), height + 0.7), constrained_layout=True)
-    upper, lower = figure.subfigures(2, 1, height_ratios=(height, 0.7))
-    panels = upper.subplots(len(cases) + 1, len(widths), squeeze=False, sharex=True, sharey="row")
-    for line, (dtype, heads) in zip(panels, cases):
-        for axes, width in zip(line, widths):
-            draw_case(axes, [row for row in results.rows if (row[DTYPE], row[HEADS], row[D]) == (dtype, heads, width)])
-            axes.set_title(f"B*H {heads:.0f}, D {width:.0f}")
-            plotting.aside(axes, dtype)
-            log_axis(axes.yaxis)
-        line[0].set_ylabel("speed-up\nover standard")
-    dtype, heads = cases[-1]
-    for axes, width in zip(panels[-1], widths):
-        every = sorted(by_case([row for row in results.rows if (row[DTYPE], row[HEADS], row[D]) == (dtype, heads, width)]).items())
-        for name, colour in (("standard", VERMILION), ("flash2", BLUE)):
-            axes.plot([case[-1] for case, _ in every], [figures.kept(name) for _, figures in every], color=colour, marker="o", markersize=3,
-                      label={"standard": "standard", "flash2": "flash1 and flash2"}[name])
-        axes.set_title("Kept for backward, MiB")
-        plotting.aside(axes, f"B*H {heads:.0f}, D {width:.0f}, {dtype}", size=7.5)
-        log_axis(axes.yaxis)
+    every = by_case(results.rows)
+    figure, panels = plt.subplots(1, 3, figsize=(14, 4.6), constrained_layout=True, width_ratios=(1.25, 1, 1))
+    for axes, picture in zip(panels, (draw_steps, draw_exchange, draw_memory)):
+        picture(axes, every)
+        axes.legend()
+    for axes in panels[1:]:
         axes.set_xlabel("tokens T")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
-    panels[-1][0].legend()
-    keys = {label: handle for line in panels[:-1] for axes in line for handle, label in zip(*axes.get_legend_handles_labels())}
-    thin = plt.Line2D([], [], color=plotting.FAINT, linewidth=0.8, alpha=0.6, label="steps between, of the same colour")
-    lower.legend(handles=[*keys.values(), thin], loc="center", ncol=6)
     return figure

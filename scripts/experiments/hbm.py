@@ -36,9 +36,15 @@ GROUPS = {"standard": r"HeadProduct|SoftmaxRows", "flash1": r"Flash1Forward", "f
 COLOURS = dict(zip(GROUPS, (VERMILION, ORANGE, GREEN, PURPLE, BLUE)))
 
 
+def facts(results):
+    """What the program knows of GPUs; stored with a published run."""
+    gpus = launch.Program(results.preset).figures["gpus"]
+    return {"gpus": [{key: gpu[key] for key in ("name", *(field.name for field in fields(Roof)))} for gpu in gpus]}
+
+
 def roof_of(results):
     """The roof of the GPU that ran this; that of an H200, and False, if it is none of those that the program knows."""
-    gpus = launch.Program(results.preset).figures["gpus"]
+    gpus = (results.facts or facts(results))["gpus"]
     here = next((gpu for gpu in gpus for model in results.gpus() if gpu["name"] in model), None)
     gpu = here or next(gpu for gpu in gpus if gpu["name"] == "H200")
     return Roof(**{field.name: gpu[field.name] for field in fields(Roof)}), here is not None

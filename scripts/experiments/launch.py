@@ -33,22 +33,25 @@ class Program:
             raise Refusal(answer.returncode, answer.stderr.strip().removeprefix("tessera: "))
         return answer.stdout
 
-    def run(self, ranks, deck, *words):
+    def run(self, room, ranks, deck, *words):
         """The exit code; what the program says goes to standard error. Signals that ask to stop are handed on."""
-        command = [str(ROOT / "scripts/run"), "-n", str(ranks), "--quiet", "--preset", self.preset, self.path, str(deck), *words]
-        code, _, signal_name = run_handing_on(command, stdout=sys.stderr)
+        launcher, environment = room.launcher(ranks)
+        command = [str(ROOT / "scripts/run"), "-n", str(ranks), "--quiet", "--preset", self.preset, *launcher, self.path, str(deck), *words]
+        code, _, signal_name = run_handing_on(command, stdout=sys.stderr, env=environment)
         if signal_name:
             raise Refusal(STOPPED, f"stopped by {signal_name}: the same command goes on after the rows that have run")
         return code
 
 
 def room_of(program, settings):
-    """How many ranks may run, and what limits them. `settings`: the keys that the deck and the command line set."""
-    room, what = places(program.uses_gpus)
-    return (sys.maxsize if program.uses_gpus and room > 0 and settings.get("parallel", {}).get("allow_shared_device") else room), what
+    """Where ranks can run. `settings`: the keys that the deck and the command line set."""
+    room = places(program.uses_gpus)
+    if program.uses_gpus and room.on_nodes is None and room.count > 0 and settings.get("parallel", {}).get("allow_shared_device"):
+        room.count = sys.maxsize
+    return room
 
 
-def numbers_of_ranks(asked, of_deck, room, what):
+def numbers_of_ranks(asked, of_deck, room):
     """Those that are run: all of --ranks, which are refused if there is no room; of the deck's those for which there is."""
     try:
         wanted = [int(word) for word in asked.split(",")] if asked is not None else of_deck
@@ -56,12 +59,12 @@ def numbers_of_ranks(asked, of_deck, room, what):
         wanted = [0]
     if min(wanted) < 1:
         raise Refusal(2, f"--ranks {asked}: whole numbers from 1 with commas between them, such as 1,2,4")
-    absent, here = [R for R in wanted if R > room], f"this machine has {room} {what}"
+    absent = [R for R in wanted if R > room.count]
     if absent and (asked is not None or len(absent) == len(wanted)):
-        raise Refusal(3, f"there is no room for {' or '.join(map(str, absent))} ranks: {here}")
+        raise Refusal(3, f"there is no room for {' or '.join(map(str, absent))} ranks: {room}")
     if absent:
-        note(f"left out: {', '.join(map(str, absent))} ranks, {here}")
-    return [R for R in wanted if R <= room]
+        note(f"left out: {', '.join(map(str, absent))} ranks, {room}")
+    return [R for R in wanted if R <= room.count]
 
 
 def own_launches(rows, rounds):
@@ -75,7 +78,8 @@ def launch_all(deck, overrides, ranks, preset, output):
     settings = tomllib.loads(program.ask(deck, *overrides, "--print"))
     experiment = settings["experiment"]
     rows = re.findall(r"^row (\S+)$", program.ask(deck, *overrides, "--check"), re.M)
-    for R in numbers_of_ranks(ranks, experiment.get("ranks", [1]), *room_of(program, settings)):
+    room = room_of(program, settings)
+    for R in numbers_of_ranks(ranks, experiment.get("ranks", [1]), room):
         place = output / f"ranks_{R:04d}"
         words = [*overrides, f"job.directory={place}", "job.progress=none", "--resume", "auto"]
         launches = [((), ())]  # words before those of the command line, which win, and words after them
@@ -83,7 +87,7 @@ def launch_all(deck, overrides, ranks, preset, output):
             launches = [([f'experiment.only=["{row}"]'], [f"experiment.rounds={number}"])
                         for row, number in own_launches(rows, experiment.get("rounds", 1))]
         for before, after in launches:
-            code = program.run(R, deck, *before, *words, *after)
+            code = program.run(room, R, deck, *before, *words, *after)
             if code != FINISHED:
                 raise Refusal(code, f"the launch on {R} rank{'s' if R > 1 else ''} ended with exit code {code}")
 

@@ -8,6 +8,7 @@ from experiments.parts import legend_beside
 
 T, FORMAT, PHASE = "model.context_length", "precision.compute", "bench.phase"
 MIB = 2.0**20
+KEEPS = ("memory/events",)  # of each row's own file, in a published run
 
 
 class Timeline:
@@ -74,10 +75,11 @@ def draw(results):
         for phase in ("forward", "backward", "optimizer"):
             first = list(line.phase).index(phase)
             axes.axvline(first, color="#404040", linewidth=0.8, linestyle=":")
-            axes.text(first, 1.0, " " + phase, transform=axes.get_xaxis_transform(), fontsize=8, va="bottom")
-        axes.set_title(f"{row[FORMAT]}, T {longest:.0f}\n")
+            axes.text(first, 0.99, phase, transform=axes.get_xaxis_transform(), fontsize=8, va="top", ha="right", rotation=90)
+        axes.set_title(f"{row[FORMAT]}, T {longest:.0f}")
         axes.set_xlabel("tensors that begin or end, in order")
         axes.set_xlim(0.8 * list(line.phase).index("forward"), 1.04 * len(line.total))
+    panels[0][0].set_ylim(0, 1.2 * max((line.total.max() for line in lines), default=1) / factor)  # with room for the phases' names
     panels[0][0].set_ylabel(unit)
     if rows:
         legend_beside(panels[0][-1])

@@ -6,6 +6,8 @@ import numpy as np
 import plotting
 from plotting import BLUE, GREEN, ORANGE
 
+KEEPS = ("kernels", "sample", "info")  # of each row's own file, in a published run
+
 
 def kernels_of(row, count):
     """[(label, calls, seconds, share)] of the kernels of the profiled step that took longest."""

@@ -20,22 +20,6 @@ def write_out(axis, decades=2.3):
     axis.set_minor_formatter(NullFormatter())
 
 
-def log_bars(axis, lengths):
-    """A logarithmic axis for bars as long as these, which have no end at 0: all begin at half of the shortest."""
-    shown = np.asarray(lengths, float).ravel()
-    shown = shown[np.isfinite(shown) & (shown > 0)]
-    if not shown.size:
-        return
-    limits = (0.5 * shown.min(), 1.6 * shown.max())
-    if axis.axis_name == "y":
-        axis.axes.set_yscale("log")
-        axis.axes.set_ylim(limits)
-    else:
-        axis.axes.set_xscale("log")
-        axis.axes.set_xlim(limits)
-    write_out(axis, decades=3.3)
-
-
 def legend_above(axes, columns=3):
     """A legend inside of the axes, above bars, for which it makes room; lines behind it are hidden."""
     axes.set_ylim(0, 1.2 * axes.get_ylim()[1])

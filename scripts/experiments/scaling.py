@@ -33,20 +33,18 @@ def tables(results):
 
 def draw(results):
     figure, (speed, efficiency) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
-    lowest = 100.0
     for (way, rows), colour in zip(lines(results).items(), (BLUE, ORANGE)):
         points = [(row.ranks, up, 100 * share) for row, up, share in scaled(rows) if row.has_run]
         size = f"{rows[0][BATCH]:.0f} sequences" + (" each" if way == "weak" else "")
         style = dict(color=colour, marker="o", markersize=5, label=f"{way}, {size}")
         speed.plot([p[0] for p in points], [p[1] for p in points], **style)
         efficiency.plot([p[0] for p in points], [p[2] for p in points], **style)
-        lowest = min([lowest, *(p[2] for p in points)])
     speed.plot(results.ranks, results.ranks, color=FAINT, linestyle=":", label="ideal")
     efficiency.axhline(100, color=FAINT, linestyle=":")
     speed.set_title("Speed-up")
     speed.set_yscale("log", base=2)
     efficiency.set_title("Efficiency, %")
-    efficiency.set_ylim(10 * np.floor(lowest / 10 - 0.5), None)
+    efficiency.set_ylim(0, None)
     for axes in (speed, efficiency):
         axes.set_xscale("log", base=2)
         axes.set_xlabel("ranks")

@@ -1,12 +1,13 @@
 """Times of forward, forward and backward, and the step, by size and number format."""
 import matplotlib.pyplot as plt
 import numpy as np
-from plotting import BLUE, ORANGE, SKY, VERMILION
+from plotting import BLUE, GREEN, ORANGE, SKY, VERMILION
 
-from experiments.parts import log_bars
+from experiments.parts import log_axis
 from experiments.table import spread
 
-PARTS = {"forward": SKY, "forward_backward": BLUE, "step": ORANGE}
+PARTS = ("forward", "forward_backward", "step")
+SHARES = {"forward": SKY, "backward": BLUE, "optimizer": GREEN}
 
 
 def tables(results):
@@ -17,24 +18,43 @@ def tables(results):
     return [(columns, rows)]
 
 
+def parts_of(row):
+    """Forward, backward and optimizer of a step in ms, which add up to it: differences of what was measured."""
+    ends = [row[f"{part}_mean_ms"] for part in PARTS]
+    return dict(zip(SHARES, (ends[0], ends[1] - ends[0], ends[2] - ends[1])))
+
+
 def draw(results):
-    sizes, formats = results.different("model.size"), results.different("precision.compute")
-    figure, panels = plt.subplots(1, len(formats), figsize=(5.5 * len(formats), 4.2), sharey=True, constrained_layout=True, squeeze=False)
-    for axes, compute in zip(panels[0], formats):
-        axes.set_title(compute)
-        rows = {row["model.size"]: row for row in results.where(precision__compute=compute)}
-        for number, (part, colour) in enumerate(PARTS.items()):
-            places = np.arange(len(sizes)) + 0.27 * (number - 1)
-            means = [rows[size][f"{part}_mean_ms"] for size in sizes]
-            axes.bar(places, np.nan_to_num(means), width=0.25, color=colour, label=part.replace("_", " + "),
-                     yerr=np.nan_to_num([rows[size][f"{part}_std_ms"] for size in sizes]), ecolor="#404040", capsize=2)
-        for place, size in enumerate(sizes):
-            if rows[size].outcome != "ok":
-                axes.text(place, 0.02, rows[size].outcome, transform=axes.get_xaxis_transform(), rotation=90, ha="center", va="bottom",
-                          color=VERMILION, fontsize=8)
-        axes.set_xticks(np.arange(len(sizes)), sizes)
-        axes.grid(axis="x", visible=False)
-        log_bars(axes.yaxis, [row[f"{part}_mean_ms"] for row in results.rows for part in PARTS])
-    panels[0][0].set_ylabel("ms")
-    panels[0][0].legend()
+    figure = plt.figure(figsize=(12, 4.4), constrained_layout=True)
+    time, share = figure.subplots(1, 2, width_ratios=(1, 1.25))
+    for compute, colour in zip(results.different("precision.compute"), (VERMILION, BLUE, ORANGE)):
+        rows = [row for row in results.where(precision__compute=compute) if row.outcome == "ok"]
+        if rows:
+            time.errorbar([1e-6 * row["parameters"] for row in rows], [row["step_mean_ms"] for row in rows], yerr=[row["step_std_ms"] for row in rows],
+                          color=colour, marker="o", markersize=4, linewidth=1.5, capsize=2, label=compute)
+    time.set_title("A step, ms")
+    time.set_xlabel("parameters, M")
+    log_axis(time.xaxis)
+    log_axis(time.yaxis)
+    if time.get_legend_handles_labels()[0]:
+        time.legend(loc="upper left")
+
+    # Each bar is a whole step, so that parts of small and large models can be compared.
+    rows, left = results.rows, np.zeros(len(results.rows))
+    for part, colour in SHARES.items():
+        width = np.nan_to_num([100 * parts_of(row)[part] / row["step_mean_ms"] for row in rows])
+        share.barh(np.arange(len(rows)), width, left=left, height=0.7, color=colour, linewidth=0, label=part)
+        left += width
+    for place, row in enumerate(rows):
+        if row.outcome == "ok":
+            share.text(101, place, f"{spread(row['step_mean_ms'], row['step_std_ms'])} ms", ha="left", va="center", fontsize=8)
+        else:
+            share.text(1, place, row.outcome, ha="left", va="center", color=VERMILION, fontsize=8)
+    share.set_yticks(np.arange(len(rows)), [f"{row['model.size']}, {row['precision.compute']}" for row in rows])
+    share.set_ylim(len(rows) - 0.5, -1.6)  # the first on top, under the legend
+    share.set_xlim(0, 128)  # with room for the times
+    share.set_xticks(range(0, 101, 20))
+    share.set_title("Parts of a step, %")
+    share.grid(axis="y", visible=False)
+    share.legend(loc="upper left", ncol=3)
     return figure

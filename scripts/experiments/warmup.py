@@ -3,7 +3,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from plotting import BLUE, ORANGE, SKY
 
-from experiments.parts import log_bars
+from experiments.parts import legend_beside, log_axis
 from experiments.table import spread
 
 PARTS = {"forward": ("forward pass", SKY), "forward_backward": ("forward + backward", BLUE), "step": ("step", ORANGE)}
@@ -17,15 +17,17 @@ def tables(results):
 
 
 def draw(results):
-    figure, mean = plt.subplots(figsize=(7, 4), constrained_layout=True)
+    figure, mean = plt.subplots(figsize=(8.5, 4), constrained_layout=True)
     names = [f"{row['bench.warmup']:.0f}" for row in results.rows]
     places = np.arange(len(names))
     for number, (part, (label, colour)) in enumerate(PARTS.items()):
-        mean.bar(places + 0.27 * (number - 1), [row[f"{part}_mean_ms"] for row in results.rows], width=0.25, color=colour, label=label)
-    mean.plot(places + 0.27, [row["step_first_ms"] for row in results.rows], "D", color="#404040", markersize=5, label="first measured step")
-    mean.set_title("Mean of 10, ms")
-    log_bars(mean.yaxis, [row[name] for row in results.rows for name in ("step_first_ms", *(f"{part}_mean_ms" for part in PARTS))])
-    mean.legend()
+        mean.errorbar(places + 0.12 * (number - 1), [row[f"{part}_mean_ms"] for row in results.rows], yerr=[row[f"{part}_std_ms"] for row in results.rows],
+                      color=colour, linestyle="", marker="o", markersize=5, capsize=3, label=label)
+    mean.plot(places + 0.24, [row["step_first_ms"] for row in results.rows], "D", color="#404040", markersize=5, label="first measured step")
+    mean.set_title("Mean and deviation, ms")
+    log_axis(mean.yaxis)
+    mean.set_xlim(-0.5, len(names) - 0.5)
+    legend_beside(mean)
     mean.set_xticks(places, names)
     mean.set_xlabel("steps of warm-up")
     mean.grid(axis="x", visible=False)

@@ -1,34 +1,11 @@
 #include "config/availability.hpp"
 
-#include <utility>
-
 #include <fmt/format.h>
 
-#include "config/job_traits.hpp"
 #include "config/keys.hpp"
 #include "errors.hpp"
 
 namespace tessera::config {
-
-std::vector<MissingCombination> missing_combinations(const Settings& settings) {
-  std::vector<MissingCombination> found;
-  const Precision compute = settings.precision.compute;
-  const bool is_16_bit = compute == Precision::bf16 || compute == Precision::fp16;
-  if (settings.precision.master == MasterPrecision::none && compute == Precision::fp16)
-    found.push_back(
-        {"precision.master",
-         "\"none\" is not for precision.compute = \"fp16\", whose range is too small for weights and updates; use "
-         "precision.master = \"fp32\", or precision.compute = \"bf16\""});
-  if (traits_of(settings.job.kind).has_own_dtype) return found;
-  if (needs_tensor_cores(settings.attention.kernel) && !is_16_bit)
-    found.push_back(
-        {"attention.kernel",
-         fmt::format("{} with a 32-bit precision.compute is not in this version: tensor-core attention takes "
-                     "bf16 or fp16; use {} (on a GPU also precision.compute = \"bf16\")",
-                     value_text(*find_key("attention.kernel"), settings),
-                     without_tensor_cores(settings.attention.kernel))});
-  return found;
-}
 
 bool needs_tensor_cores(AttentionKernel kernel) { return kernel == AttentionKernel::flash1_5 || is_by_engine(kernel); }
 

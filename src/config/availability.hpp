@@ -4,20 +4,11 @@
 /// the build lacks (CUDA, NCCL) is a fault of the environment (exit 3).
 #pragma once
 
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "config/settings.hpp"
 
 namespace tessera::config {
-
-struct MissingCombination {
-  std::string_view key;
-  std::string wrong;
-};
-/// Values that are supported one by one, but not together.
-std::vector<MissingCombination> missing_combinations(const Settings& settings);
 
 /// Whether nothing but tensor cores serves the kernel, and what to write where there are none.
 bool needs_tensor_cores(AttentionKernel kernel);

@@ -13,12 +13,12 @@
 #include "config/deck_file.hpp"
 #include "config/extension.hpp"
 #include "config/faults.hpp"
+#include "config/job_numbers.hpp"
 #include "config/renamed_keys.hpp"
 #include "config/row_tables.hpp"
 #include "config/rules.hpp"
 #include "config/text.hpp"
 #include "config/toml.hpp"
-#include "config/value_faults.hpp"
 
 namespace tessera::config {
 namespace {
@@ -42,6 +42,18 @@ std::optional<Value> converted(const toml::node& node) {
   }
 }
 
+/// "the integer 3", "a list".
+std::string describe(const toml::node& node) {
+  if (const auto* value = node.as_string()) {
+    const std::string& text = value->get();
+    return text.size() <= 60 ? "the string " + toml_string(text) : fmt::format("a string of {} bytes", text.size());
+  }
+  if (const auto* value = node.as_integer()) return fmt::format("the integer {}", value->get());
+  if (const auto* value = node.as_floating_point()) return "the float " + toml_number(value->get());
+  if (const auto* value = node.as_boolean()) return value->get() ? "the boolean true" : "the boolean false";
+  return node.is_array() ? "a list" : node.is_table() ? "a table" : "a date or time";
+}
+
 template <class Value>
 struct IsList : std::false_type {};
 template <class Element>
@@ -52,9 +64,11 @@ class Reader {
   Reader(std::string name, fs::path folder, bool is_stored = false)
       : name_(std::move(name)), folder_(std::move(folder)), is_stored_(is_stored) {}
 
-  void read_deck(std::string_view text);
-  void read_override(std::string_view text);
-  Deck finish();
+  Deck read(std::string_view text, const std::vector<std::string>& overrides) {
+    read_deck(text);
+    for (const std::string& override_text : overrides) read_override(override_text);
+    return finish();
+  }
 
  private:
   struct Given {  // one value, with where it came from
@@ -72,7 +86,10 @@ class Reader {
     const auto [line, column] = source.begin;
     return {fmt::format("{}:{}:{}", name_, line, column), line, column};
   }
+  void read_deck(std::string_view text);
   void read_section(std::string_view section, const toml::table& table);
+  void read_override(std::string_view text);
+  Deck finish();
   bool is_old(const std::string& name, const toml::node& node) const;
   void read_old(const std::string& name, const toml::node& node, const Where& where);
   void translate_old();
@@ -387,8 +404,14 @@ std::string Reader::resolved() const {
 }
 
 void Reader::settle_directory() {
-  if (settings_.job.directory.empty())
-    settings_.job.directory = (working_directory() / "runs" / fs::path(name_).stem()).lexically_normal().string();
+  if (settings_.job.directory.empty()) {
+    const fs::path stem = fs::path(name_).stem();
+    const fs::path name = stem == "deck" ? folder_.lexically_normal().filename() : stem;  // NAME/deck.toml is NAME's
+    settings_.job.directory = (working_directory() / "runs" / name).lexically_normal().string();
+  }
+  if (!is_stored_) {
+    for (std::string* path : {&settings_.job.directory, &settings_.job.output}) *path = with_job_numbers(*path);
+  }
   if (first_bad_utf8(settings_.job.directory))
     refuse_deck(name_, "job.directory would not be UTF-8 text; give the run another folder");
 }
@@ -408,7 +431,8 @@ Deck Reader::finish() {
 Deck Reader::finish_rows() {
   settle_directory();
   std::vector<DeckRow> rows;
-  std::set<std::string> seen;  // faults: one that all rows have is shown once
+  std::set<std::string> seen;  // faults: one that all rows have is shown once, as is one of the command line
+  for (const Fault& fault : faults_.all()) seen.insert(line(fault));
   for (const DescribedRow& row : tables_->rows(settings_, sources_, name_, faults_))
     rows.push_back(finish_row(row, rows.size(), seen, faults_));
   faults_.throw_if_any(name_);
@@ -459,17 +483,11 @@ std::string row_folder(std::int64_t number, std::string_view name) { return fmt:
 
 Deck parse_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides,
                 const fs::path& folder) {
-  Reader reader{std::string(name), folder.empty() ? working_directory() : fs::absolute(folder)};
-  reader.read_deck(text);
-  for (const std::string& override_text : overrides) reader.read_override(override_text);
-  return reader.finish();
+  return Reader(std::string(name), folder.empty() ? working_directory() : fs::absolute(folder)).read(text, overrides);
 }
 
 Deck parse_stored_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides) {
-  Reader reader{std::string(name), working_directory(), true};
-  reader.read_deck(text);
-  for (const std::string& override_text : overrides) reader.read_override(override_text);
-  return reader.finish();
+  return Reader(std::string(name), working_directory(), true).read(text, overrides);
 }
 
 Deck load_deck(const fs::path& file, const std::vector<std::string>& overrides) {

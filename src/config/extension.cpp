@@ -1,5 +1,6 @@
 #include "config/extension.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -48,6 +49,22 @@ const JobTraits& traits_of(JobKind kind) {
     if (job->kind == kind) return *job;
   }
   throw std::logic_error("config: a job.kind that no room has registered");
+}
+
+const std::vector<RenamedKeys>& renamed_keys() {
+  static const std::vector<RenamedKeys> table = [] {
+    std::vector<RenamedKeys> rows = product_renamed_keys();
+    rows.insert(rows.end(), extension().renamed.begin(), extension().renamed.end());
+    return rows;
+  }();
+  return table;
+}
+
+const RenamedKeys* find_renamed(std::string_view key) {
+  for (const RenamedKeys& row : renamed_keys()) {
+    if (std::find(row.old.begin(), row.old.end(), key) != row.old.end()) return &row;
+  }
+  return nullptr;
 }
 
 }  // namespace tessera::config

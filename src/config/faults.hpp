@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "config/keys.hpp"
 
 namespace tessera::config {
 
@@ -39,5 +42,17 @@ class Faults {
  private:
   std::vector<Fault> faults_;
 };
+
+// What is wrong with a value that is not the key's, and what is legal.
+
+/// The legal values, with their type.
+std::string typed_legal_text(const Key& key);
+
+/// How an override writes text that would be read as something else.
+std::string quoting_advice(const Key& key);
+
+/// What is wrong with the right side of an override that TOML refuses; nothing if it is a bare string. `key`: nullptr
+/// for a table.
+std::optional<Fault> override_fault(const Key* key, const std::string& right, const std::string& error);
 
 }  // namespace tessera::config

@@ -18,31 +18,30 @@ struct MemberOf<Value Owner::*> {
   using Class = Owner;
 };
 
-/// The field behind one member of one section: at<&Settings::model, &Model::d_model>().
-template <auto Section, auto Member>
-Field at() {
+/// The field behind `Member` of the section that `section_of` finds in settings, constant or not.
+template <auto Member, class SectionOf>
+Field field(SectionOf) {
   using Value = typename MemberOf<decltype(Member)>::Type;
   if constexpr (std::is_enum_v<Value>) {
-    return EnumAccess{[](Settings& s, int value) { s.*Section.*Member = static_cast<Value>(value); },
-                      [](const Settings& s) { return static_cast<int>(s.*Section.*Member); }};
+    return EnumAccess{[](Settings& s, int value) { SectionOf{}(s).*Member = static_cast<Value>(value); },
+                      [](const Settings& s) { return static_cast<int>(SectionOf{}(s).*Member); }};
   } else {
-    return Access<Value>{[](Settings& s) -> Value& { return s.*Section.*Member; },
-                         [](const Settings& s) -> const Value& { return s.*Section.*Member; }};
+    return Access<Value>{[](Settings& s) -> Value& { return SectionOf{}(s).*Member; },
+                         [](const Settings& s) -> const Value& { return SectionOf{}(s).*Member; }};
   }
+}
+
+/// One member of one section: at<&Settings::model, &Model::d_model>().
+template <auto Section, auto Member>
+Field at() {
+  return field<Member>([](auto& s) -> auto& { return s.*Section; });
 }
 
 /// The same of a section that another room adds: in<&lab::Bench::warmup>().
 template <auto Member>
 Field in() {
-  using Value = typename MemberOf<decltype(Member)>::Type;
   using Section = typename MemberOf<decltype(Member)>::Class;
-  if constexpr (std::is_enum_v<Value>) {
-    return EnumAccess{[](Settings& s, int value) { s.section<Section>().*Member = static_cast<Value>(value); },
-                      [](const Settings& s) { return static_cast<int>(s.section<Section>().*Member); }};
-  } else {
-    return Access<Value>{[](Settings& s) -> Value& { return s.section<Section>().*Member; },
-                         [](const Settings& s) -> const Value& { return s.section<Section>().*Member; }};
-  }
+  return field<Member>([](auto& s) -> auto& { return s.template section<Section>(); });
 }
 
 constexpr Legal any() { return {}; }

@@ -42,6 +42,11 @@ constexpr Word kShard[] = {word("none", Shard::none), word("optimizer", Shard::o
                            word("gradients", Shard::gradients), word("parameters", Shard::parameters)};
 constexpr Word kOffload[] = {word("none", Offload::none), word("optimizer", Offload::optimizer),
                              word("parameters", Offload::parameters)};
+constexpr Word kNetworks[] = {word("none", Network::none),         word("100g", Network::ethernet_100),
+                              word("200g", Network::ethernet_200), word("400g", Network::ethernet_400),
+                              word("800g", Network::ethernet_800), word("hdr", Network::hdr),
+                              word("ndr", Network::ndr),           word("xdr", Network::xdr)};
+constexpr Word kNetworkPers[] = {word("node", NetworkPer::node), word("rank", NetworkPer::rank)};
 constexpr Word kPlanDevices[] = {word("here", PlanDevice::here), word("cpu", PlanDevice::cpu),
                                  word("a100", PlanDevice::a100), word("h100", PlanDevice::h100),
                                  word("h200", PlanDevice::h200)};
@@ -77,18 +82,19 @@ std::vector<Key> make_table() {
        "HDF5 file that verify.* and bench.* write. Empty: attention.h5, model.h5 or bench.h5 in job.directory. An "
        "existing file is refused unless job.overwrite is true."},
       {"job.directory", at<&S::job, &Job::directory>(), path(), "-",
-       "Folder for everything that the run writes. Empty: runs/<deck name> under the current directory. A folder that "
+       "Folder for everything that the run writes. Empty: runs/<deck name> under the current directory (of "
+       "NAME/deck.toml: runs/NAME). A folder that "
        "is not empty is refused unless the run resumes or job.overwrite is true."},
       {"job.overwrite", at<&S::job, &Job::overwrite>(), any(), "-",
-       "Whether the run in job.directory (its run.h5 and checkpoints), an experiment there (its experiment.h5 and "
-       "what jobs wrote into the rows that it names) or an existing job.output may be replaced. Other files stay. With "
-       "--resume, whether an experiment may lose rows that ran and that the deck no longer has."},
+       "Whether existing results may be replaced: the run in job.directory (run.h5 and checkpoints), an experiment "
+       "there (experiment.h5 and the files of its rows), or job.output. Other files stay. With --resume: whether an "
+       "experiment may drop rows that have run and are no longer in the deck."},
       {"job.progress", at<&S::job, &Job::progress>(), words(kProgress), "-",
        "How progress is shown. auto: a bar on a terminal, one line per interval otherwise."},
 
       {"model.size", at<&S::model, &Model::size>(), words(kSizes), "-",
-       "A named size: sets d_model, d_ff, num_layers and num_heads (8b also vocab_size) unless the deck does. A "
-       "different number in the deck wins, and the resolved deck then says custom."},
+       "A named size: sets d_model, d_ff, num_layers and num_heads (8b also vocab_size) unless the deck sets them. If "
+       "the deck sets one differently, the resolved deck says custom."},
       {"model.vocab_size", at<&S::model, &Model::vocab_size>(), between(2, kMaxVocab), "tokens",
        "Number of different tokens, V. Text needs 257: the 256 bytes and end-of-text."},
       {"model.context_length", at<&S::model, &Model::context_length>(), between(1, kMaxTokens), "tokens",
@@ -114,7 +120,7 @@ std::vector<Key> make_table() {
        "data/fineweb_train_*.bin (in a shell: quoted): files of one format, read in the order of their names as if "
        "concatenated. An HDF5 array is FILE.h5:/dataset; the default dataset is /tokens."},
       {"data.validation_fraction", at<&S::data, &Data::validation_fraction>(), fraction(), "-",
-       "Fraction of the corpus, at its end, that is reserved for validation and never trained on."},
+       "Fraction of the corpus, at its end, that is used for validation and never for training."},
 
       {"train.steps", at<&S::train, &Train::steps>(), between(1, kMaxSteps), "steps",
        "Optimizer steps of the whole run, resumed parts included."},
@@ -122,38 +128,37 @@ std::vector<Key> make_table() {
        "Sequences per optimizer step over all ranks. A multiple of micro_batch_size x ranks, unless "
        "parallel.allow_uneven is true."},
       {"train.micro_batch_size", at<&S::train, &Train::micro_batch_size>(), between(0, 1 << 24), "sequences",
-       "Sequences per forward and backward pass on one rank. 0: the largest that divides, a rank's whole share. "
-       "Smaller needs less memory and gives the same gradients."},
+       "Sequences per forward and backward pass on one rank. 0: a rank's whole share. Smaller values need less memory "
+       "and give the same gradients."},
       {"train.validate_every", at<&S::train, &Train::validate_every>(), between(0, kMaxSteps), "steps",
        "Steps between validations. 0: only after the last step."},
       {"train.validation_sequences", at<&S::train, &Train::validation_sequences>(), between(0, kMaxSteps), "sequences",
-       "Sequences of the validation part per validation. 0: all of them."},
+       "Sequences read by each validation. 0: the whole validation part."},
       {"train.time_limit_s", at<&S::train, &Train::time_limit_s>(), at_least(0), "s",
-       "Wall time after which the run checkpoints at the next step and exits with code 75. 0: no limit."},
+       "Wall time after which the run saves a checkpoint at the next step and exits with code 75. 0: no limit."},
       {"train.graph", at<&S::train, &Train::graph>(), any(), "-",
-       "Whether the whole step is captured once and replayed as one CUDA graph. Needs a CUDA build."},
+       "Whether to capture the whole step once and replay it as one CUDA graph. Needs a CUDA build."},
       {"train.fused", at<&S::train, &Train::fused>(), any(), "-",
-       "Whether element-wise kernels are fused. true: the norm also adds to the residual stream, one launch rotates q "
-       "and k, and one updates all tensors. false: one launch per operation, for comparison; needs a CUDA build."},
+       "Whether to fuse element-wise kernels. true: RMSNorm also adds to the residual stream, one launch rotates q and "
+       "k, and one updates all tensors. false: one launch per operation, for comparison; needs a CUDA build."},
       {"train.tune_gemm", at<&S::train, &Train::tune_gemm>(), any(), "-",
-       "Whether the first step times the library's algorithms for every matrix product and keeps the fastest. The "
-       "choice is stored in checkpoints, so a resumed run keeps it (with another kind of GPU or version of the library "
-       "it chooses again, and says so); two fresh runs may choose differently, and then differ in their last bits. "
-       "Needs a CUDA build."},
+       "Whether the first step times the library's algorithms for each GEMM and keeps the fastest. Checkpoints store "
+       "the choice, and a resumed run keeps it (on another kind of GPU or library version it chooses again, and says "
+       "so). Two fresh runs may choose differently and then differ in their last bits. Needs a CUDA build."},
       {"train.checkpoint_activations", at<&S::train, &Train::checkpoint_activations>(), between(0, 10000), "blocks",
        "Activation checkpointing: keep one residual per this many blocks and recompute the rest in the backward pass. "
        "0: keep all."},
       {"train.recompute", at<&S::train, &Train::recompute>(), words(kRecompute), "-",
        "What activation checkpointing recomputes. all_but_attention: attention's output and log-sum-exp are kept, "
-       "which cost little memory beside the time of long sequences. Used with train.checkpoint_activations only."},
+       "which saves much time on long sequences for little memory. Used with train.checkpoint_activations only."},
       {"train.sample_tokens", at<&S::train, &Train::sample_tokens>(), between(0, kMaxTokens), "tokens",
-       "Length of the text that is generated and printed after the last step, from generate.prompt. A signal or the "
-       "time limit cuts it short. 0: none."},
+       "Number of tokens to generate and print after the last step, from generate.prompt. A signal or the time limit "
+       "cuts it short. 0: none."},
 
       {"optimizer.kind", at<&S::optimizer, &Optimizer::kind>(), words(kOptimizers), "-",
-       "Rule by which weights are updated. adamw keeps two moments per weight, lion one, and moves each weight by the "
-       "learning rate times a sign. Defaults are AdamW's; Lion's paper takes beta2 = 0.99, a learning rate 3 to 10 "
-       "times smaller and a weight_decay as many times larger."},
+       "Update rule. adamw keeps two moments per weight; lion keeps one and moves each weight by the learning rate "
+       "times a sign. Defaults are AdamW's; Lion's paper takes beta2 = 0.99, a learning rate 3 to 10 times smaller and "
+       "a weight_decay larger by the same factor."},
       {"optimizer.learning_rate", at<&S::optimizer, &Optimizer::learning_rate>(), between(0, 100), "-",
        "Peak learning rate, reached after the warm-up."},
       {"optimizer.min_learning_rate", at<&S::optimizer, &Optimizer::min_learning_rate>(), between(0, 100), "-",
@@ -161,12 +166,13 @@ std::vector<Key> make_table() {
       {"optimizer.warmup_steps", at<&S::optimizer, &Optimizer::warmup_steps>(), between(0, kMaxSteps), "steps",
        "Steps over which the learning rate rises linearly from 0 to its peak. A run may end earlier."},
       {"optimizer.beta1", at<&S::optimizer, &Optimizer::beta1>(), fraction(), "-",
-       "Decay of the running mean of gradients; for lion, in the sum of it and the gradient whose sign is taken."},
+       "Decay of AdamW's running mean of gradients; for Lion, the weight of its mean, against the new gradient, in the "
+       "sum whose sign is taken."},
       {"optimizer.beta2", at<&S::optimizer, &Optimizer::beta2>(), fraction(), "-",
        "Decay of AdamW's running mean of squared gradients, and of Lion's of gradients."},
       {"optimizer.eps", at<&S::optimizer, &Optimizer::eps>(), between(1e-30, 1), "-",
-       "Added to the root of AdamW's second moment. Comparisons between strategies use 1e-3, since AdamW's first step "
-       "is otherwise the sign of the gradient."},
+       "Added to the root of AdamW's second moment. For comparing strategies use 1e-3: with a tiny eps AdamW's first "
+       "step is just the sign of the gradient, which magnifies rounding differences."},
       {"optimizer.weight_decay", at<&S::optimizer, &Optimizer::weight_decay>(), between(0, 100), "-",
        "Decoupled weight decay, multiplied by the learning rate. Norm gains are not decayed."},
       {"optimizer.clip_norm", at<&S::optimizer, &Optimizer::clip_norm>(), at_least(0), "-",
@@ -174,15 +180,15 @@ std::vector<Key> make_table() {
 
       {"precision.compute", at<&S::precision, &PrecisionSettings::compute>(), words(kCompute), "-",
        "Number format of activations and of the weights that the forward pass reads. Sums are always in fp32. tf32 "
-       "needs a CUDA build; on CPUs bf16 and fp16 serve comparison, not speed."},
+       "needs a CUDA build; on CPUs, bf16 and fp16 are for comparing results and bring no speed."},
       {"precision.master", at<&S::precision, &PrecisionSettings::master>(), words(kMaster), "-",
-       "Number format of the weights that the optimizer updates. none, for precision.compute = bf16 only: no copy "
-       "besides the compute weights, which are rounded stochastically."},
+       "Number format of the weights that the optimizer updates. none, for precision.compute = bf16 only: the "
+       "optimizer updates the compute weights themselves, with stochastic rounding."},
       {"precision.moments", at<&S::precision, &PrecisionSettings::moments>(), words(kMoments), "-",
-       "Number format of the optimizer's moments. bf16: rounded stochastically."},
+       "Number format of the optimizer's moments. bf16: stochastically rounded."},
       {"precision.gradients", at<&S::precision, &PrecisionSettings::gradients>(), words(kGradients), "-",
-       "Storage format of gradients. bf16 needs bf16 in precision.compute and precision.reduce, and one micro-step per "
-       "step."},
+       "Number format in which gradients are stored. bf16 needs bf16 in precision.compute and precision.reduce, and "
+       "one micro-step per step."},
       {"precision.reduce", at<&S::precision, &PrecisionSettings::reduce>(), words(kReduce), "-",
        "Number format in which gradients cross the network. One rank alone sends none."},
       {"precision.initial_loss_scale", at<&S::precision, &PrecisionSettings::initial_loss_scale>(), between(1, 1 << 24),
@@ -200,16 +206,16 @@ std::vector<Key> make_table() {
        "of all but standard, mma, wgmma and auto is flash2's portable one. The line 'attention' of --plan and of the "
        "log names what runs."},
       {"attention.query_tile", at<&S::attention, &Attention::query_tile>(), between(0, 128), "queries",
-       "Queries per tile in the forward kernels tiled, flash1 and flash2, steps of the ladder included: 16, 32, 64 or "
-       "128. A tile that does not fit in the device's scratch is refused. 0: the kernel's default."},
+       "Queries per tile in the forward kernels tiled, flash1 and flash2, including the ladder: 16, 32, 64 or 128. A "
+       "tile that does not fit in the device's scratch is refused. 0: the kernel's default."},
       {"attention.key_tile", at<&S::attention, &Attention::key_tile>(), between(0, 128), "keys",
        "Keys per tile in the same kernels as attention.query_tile: 16, 32, 64 or 128. 0: the kernel's default."},
       {"attention.deterministic", at<&S::attention, &Attention::deterministic>(), any(), "-",
        "Whether the backward pass adds gradients in a fixed order, so that repeats agree bit for bit. CPU kernels "
        "always do."},
       {"attention.decode_parts", at<&S::attention, &Attention::decode_parts>(), between(0, 1024), "parts",
-       "Number of parts into which generation splits the cached keys of a sequence; a team reads each part. 0: chosen "
-       "from the context length and the number of sequences and heads; on CPUs 1."},
+       "Number of parts into which generation splits each sequence's cached keys; each part is read by one team. 0: "
+       "chosen from the context length and the number of sequences and heads; on CPUs 1."},
 
       {"parallel.collectives", at<&S::parallel, &Parallel::collectives>(), words(kCollectives), "-",
        "What moves data between ranks. auto: NCCL if the build has it and every rank has its own GPU, else MPI."},
@@ -218,94 +224,102 @@ std::vector<Key> make_table() {
        "copy_engine: the GPUs' copy engines move the data, which leaves the SMs to the GEMMs. auto: copy_engine if all "
        "ranks share a host, can access each other's memory and form no groups (parallel.shard_ranks), else ring."},
       {"parallel.gradient_sync", at<&S::parallel, &Parallel::gradient_sync>(), words(kGradientSync), "-",
-       "How gradients are averaged over ranks. per_parameter: each parameter's after the backward pass; flat: all in "
-       "one message after it; overlap: each parameter's as soon as it is ready; bucket: in buckets, each as soon as it "
-       "is full."},
+       "How gradients are averaged over ranks. per_parameter: one message per parameter after the backward pass; flat: "
+       "one message for all, after it; overlap: each parameter as soon as it is ready; bucket: parameters joined into "
+       "buckets, each sent as soon as it is full."},
       {"parallel.bucket_mbyte", at<&S::parallel, &Parallel::bucket_mbyte>(), between(0.001, 65536), "MB",
        "Size of a gradient bucket, in millions of bytes. Used with parallel.gradient_sync = bucket only."},
       {"parallel.shard", at<&S::parallel, &Parallel::shard>(), words(kShard), "-",
-       "What is sharded over ranks instead of replicated: nothing; the optimizer's state (ZeRO-1); the gradients, too "
-       "(ZeRO-2); the parameters, too (ZeRO-3, FSDP). One rank alone holds everything, unless parallel.offload keeps "
-       "its parameters on the host."},
+       "What is sharded over ranks instead of replicated. none: nothing; optimizer: the optimizer state (ZeRO-1); "
+       "gradients: also the gradients (ZeRO-2); parameters: also the parameters (ZeRO-3, FSDP). A single rank holds "
+       "everything, unless parallel.offload keeps its parameters on the host."},
       {"parallel.shard_ranks", at<&S::parallel, &Parallel::shard_ranks>(), between(0, 1 << 20), "ranks",
-       "How many consecutive ranks share one copy of what is sharded, such as those of a host; groups of so many ranks "
+       "How many consecutive ranks, such as those of a host, share one copy of what is sharded; groups of that size "
        "replicate it. Must divide the number of ranks, which should be numbered host by host (srun "
        "--distribution=block). 0: all ranks."},
       {"parallel.offload", at<&S::parallel, &Parallel::offload>(), words(kOffload), "-",
-       "What is kept in host memory instead of device memory; the results are the same bits. optimizer: its "
-       "moments and what the compute weights lack of the master (fp32: nothing, bf16: its lower halves, fp16: all of "
-       "it), which stream through the GPU under the next forward pass; half of them already under the backward pass "
-       "where one rank neither clips nor scales its loss (optimizer.clip_norm = 0, not fp16). parameters: the weights, "
-       "too, which are copied to the GPU unit by unit before they are read; with parallel.shard = parameters only."},
+       "What is kept in host memory instead of device memory; results are bit for bit the same. optimizer: the "
+       "moments, and what the master weights hold beyond the compute weights (fp32: nothing, bf16: the lower halves, "
+       "fp16: everything). They stream through the GPU during the next forward pass; on a single rank without clipping "
+       "(optimizer.clip_norm = 0) or loss scaling (not fp16), half of them already during the backward pass. "
+       "parameters: also the weights, each unit copied to the GPU before it is read; needs parallel.shard = "
+       "parameters."},
       {"parallel.offload_slots", at<&S::parallel, &Parallel::offload_slots>(), between(3, 1 << 16), "chunks",
-       "How many chunks of offloaded state lie on the device at a time; --plan shows their size. As many as that are "
-       "copied under the backward pass, so the next forward pass waits for the others only. 3 serve every model, more "
-       "must not exceed its chunks. Used with parallel.offload and train.graph = false only."},
+       "How many chunks of offloaded state fit on the device at a time; --plan shows their size. During the backward "
+       "pass as many chunks can be copied in ahead, so the next forward pass waits only for the others. 3 suffice for "
+       "every model; not more than the model has chunks. Used with parallel.offload and train.graph = false only."},
       {"parallel.prefetch_blocks", at<&S::parallel, &Parallel::prefetch_blocks>(), between(0, 10000), "blocks",
        "How many blocks ahead sharded parameters are gathered, or copied from the host. Used with parallel.shard = "
        "parameters only."},
       {"parallel.reshard_after_forward", at<&S::parallel, &Parallel::reshard_after_forward>(), any(), "-",
-       "Whether sharded parameters are given up after the forward pass and gathered once more for the backward pass. "
-       "false: kept until the update, which takes the memory of all of them. Used with parallel.shard = parameters "
-       "only."},
+       "Whether gathered parameters are freed after the forward pass and gathered again for the backward pass. false: "
+       "they stay until the update, which takes memory for all of them. Used with parallel.shard = parameters only."},
       {"parallel.allow_uneven", at<&S::parallel, &Parallel::allow_uneven>(), any(), "-",
        "Whether ranks may get different numbers of sequences. Gradients are then weighted by tokens."},
       {"parallel.allow_shared_device", at<&S::parallel, &Parallel::allow_shared_device>(), any(), "-",
-       "Whether two ranks may use one GPU. CPU builds have none to share."},
+       "Whether several ranks may use one GPU. CPU builds have none to share."},
       {"parallel.timeout_s", at<&S::parallel, &Parallel::timeout_s>(), between(0, 86400), "s",
-       "Time without progress after which a step of several ranks ends the run with exit code 7: a rank, the network "
-       "or a GPU is lost. The first steps get twice as long, later ones at least twice the longest silence so far; "
-       "set-up, checkpoints and the operations that bench.comm times get ten times as long, and so does the start, "
-       "until MPI and Kokkos are up on every rank. A rank that fails and then hangs while exiting is ended after half "
-       "that time plus 3 s, with the exit code of the failure (7 if its cause is not found by then). 0: no limit."},
+       "How long a step of several ranks may make no progress before the run ends with exit code 7: a rank, the "
+       "network or a GPU is lost. The first steps get twice as long, later ones at least twice the longest silence so "
+       "far; set-up, checkpoints, bench.comm's operations and the start (until MPI and Kokkos are up on every rank) "
+       "get ten times as long. A rank that fails and then hangs while exiting is ended after half the limit plus 3 s, "
+       "with the exit code of its failure (7 if the cause is not known by then). 0: no limit."},
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(0, 1 << 20), "ranks",
        "Number of ranks that --plan plans for; a run on another number is refused. 0: as many as are started "
        "(scripts/run -n)."},
 
       {"plan.device", at<&S::plan, &PlanSettings::device>(), words(kPlanDevices), "-",
-       "Device of each rank that --plan plans for; runs ignore it. here: what this build computes on, of which no "
-       "rates ship. a100 h100 h200: GPUs with 80, 80 and 141 GB, in a build for them with CUDA and NCCL, which this "
-       "one need not be."},
+       "Device of each rank that --plan plans for; runs ignore it. here: what this build computes on; no measured "
+       "rates ship for it. a100 h100 h200: GPUs with 80, 80 and 141 GB, for a build with CUDA and NCCL, whatever this "
+       "build has."},
       {"plan.ranks_per_node", at<&S::plan, &PlanSettings::ranks_per_node>(), between(0, 1 << 20), "ranks",
-       "Number of ranks on each host that --plan adds up memory for; runs ignore it. Ranks on several hosts sum over "
+       "Number of ranks per host, whose memory --plan adds up; runs ignore it. Ranks on several hosts all-reduce over "
        "NCCL's ring instead of the copy engines. 0: all ranks are on one host."},
       {"plan.gemm_tflops", at<&S::plan, &PlanSettings::gemm_tflops>(), between(0, 1e6), "TFLOP/s",
-       "Rate of matrix products on one rank, for the times that --plan predicts, and runs with parallel.offload; other "
-       "runs ignore it. 0: as measured on plan.device, where a figure ships with it."},
+       "Rate of GEMMs on one rank, from which --plan, and runs with parallel.offload, predict times; other runs ignore "
+       "it. 0: as measured on plan.device, if a figure ships for it."},
       {"plan.attention_tflops", at<&S::plan, &PlanSettings::attention_tflops>(), between(0, 1e6), "TFLOP/s",
        "Rate of causal attention on one rank, forward and backward together; used like plan.gemm_tflops. Forward "
-       "counts 2 C T flop per token, backward 5 C T. 0: as measured on plan.device, where a figure ships with it."},
+       "counts 2 C T flop per token, backward 5 C T. 0: as measured on plan.device, if a figure ships for it."},
       {"plan.copy_gbyte_per_s", at<&S::plan, &PlanSettings::copy_gbyte_per_s>(), between(0, 1e9), "GB/s",
-       "Rate of a copy in the memory of one rank, bytes read plus bytes written; used like plan.gemm_tflops. 0: as "
-       "measured on plan.device, where a figure ships with it."},
+       "Rate of a copy within one rank's memory, counting bytes read and bytes written; used like plan.gemm_tflops. 0: "
+       "as measured on plan.device, if a figure ships for it."},
       {"plan.link_gbyte_per_s", at<&S::plan, &PlanSettings::link_gbyte_per_s>(), between(0, 1e9), "GB/s",
-       "Rate at which one rank sends to ranks of its host while it receives as much; used like plan.gemm_tflops. 0: as "
-       "measured on plan.device, where a figure ships with it."},
+       "Rate at which one rank sends to ranks of its host while receiving as much; used like plan.gemm_tflops. 0: as "
+       "measured on plan.device, if a figure ships for it."},
       {"plan.node_link_gbyte_per_s", at<&S::plan, &PlanSettings::node_link_gbyte_per_s>(), between(0, 1e9), "GB/s",
        "Rate at which one rank sends to other hosts while it receives as much, its share of their network; used like "
-       "plan.gemm_tflops. No figure ships."},
+       "plan.gemm_tflops. 0: as plan.network says."},
+      {"plan.network", at<&S::plan, &PlanSettings::network>(), words(kNetworks), "-",
+       "Network between hosts, whose nominal speed --plan takes where plan.node_link_gbyte_per_s gives no measured "
+       "one: "
+       "100g 200g 400g 800g: so many Gbit/s each way; hdr ndr xdr: InfiniBand's 200, 400 and 800. What a run reaches "
+       "is "
+       "less. none: unknown."},
+      {"plan.network_per", at<&S::plan, &PlanSettings::network_per>(), words(kNetworkPers), "-",
+       "Who has an adapter of plan.network to itself. node: the ranks of a host share one. rank: each rank has its "
+       "own."},
       {"plan.host_link_gbyte_per_s", at<&S::plan, &PlanSettings::host_link_gbyte_per_s>(), between(0, 1e9), "GB/s",
-       "Rate at which one rank copies from its host's memory while it copies as much there, for the times that --plan "
-       "predicts with parallel.offload; runs measure it before their first step. No figure ships."},
+       "Rate at which one rank copies from its host's memory while copying as much back, from which --plan predicts "
+       "times with parallel.offload; runs measure it before their first step. No figure ships."},
 
       {"checkpoint.every", at<&S::checkpoint, &Checkpoint::every>(), between(0, kMaxSteps), "steps",
        "Steps between checkpoints. 0: only at the end and when stopped."},
       {"checkpoint.keep", at<&S::checkpoint, &Checkpoint::keep>(), between(1, 1 << 20), "checkpoints",
-       "Number of complete checkpoints, the newest ones, kept on disk."},
+       "How many of the newest complete checkpoints stay on disk."},
       {"checkpoint.at_end", at<&S::checkpoint, &Checkpoint::at_end>(), any(), "-",
-       "Whether a run saves a checkpoint after its last step. false: nothing can go on from its end. A run that is "
-       "stopped saves one in any case."},
+       "Whether a run saves a checkpoint after its last step. false: the finished run cannot be continued. A run that "
+       "is stopped always saves one."},
 
       {"trace.every_steps", at<&S::trace, &Trace::every_steps>(), between(1, kMaxSteps), "steps",
        "Steps between console lines."},
       {"trace.profile_steps", at<&S::trace, &Trace::profile_steps>(), between(1, kMaxSteps), "steps",
-       "Steps whose kernels are timed one by one. They run slower and are left out of averages."},
+       "Steps whose kernels are timed one by one. They are slower and left out of averages."},
       {"trace.profile_ranks", at<&S::trace, &Trace::profile_ranks>(), between(0, 1e9), "ranks",
-       "Ranks whose events, communication and memory of the profiled steps, and of the first one with trace.memory, "
-       "are "
-       "written to run.h5."},
+       "Ranks whose events, communication and memory go to run.h5: those of profiled steps, and of the first step with "
+       "trace.memory."},
       {"trace.memory", at<&S::trace, &Trace::memory>(), any(), "-",
-       "Whether the memory timeline of the first step is written to run.h5."},
+       "Whether to write the memory timeline of the first step to run.h5."},
       {"trace.flush_s", at<&S::trace, &Trace::flush_s>(), between(0, 86400), "s",
        "Seconds between writes of run.h5; more if writing would take over 1 % of the run."},
 
@@ -315,11 +329,11 @@ std::vector<Key> make_table() {
        "Texts to continue together, as one batch, instead of generate.prompt; an empty one stands for a line break. "
        "[]: generate.prompt alone. For job.kind = generate only."},
       {"generate.graph", at<&S::generate, &Generate::graph>(), any(), "-",
-       "Whether the generate and bench.generate jobs capture the step of a token once and replay it as a CUDA graph. "
-       "Needs a CUDA build."},
+       "Whether generate and bench.generate capture the step of a token once and replay it as a CUDA graph. Needs a "
+       "CUDA build."},
       {"generate.chained", at<&S::generate, &Generate::chained>(), any(), "-",
-       "Whether the launches of that graph are chained: each starts, and reads weights, while the one before it still "
-       "runs. For up to 8 sequences, on GPUs from sm_90 on; elsewhere, or without generate.graph, it changes nothing."},
+       "Whether the launches of that graph are chained: each starts, and reads weights, while the previous one still "
+       "runs. For up to 8 sequences, on GPUs from sm_90 on; elsewhere, or without generate.graph, it has no effect."},
       {"generate.max_tokens", at<&S::generate, &Generate::max_tokens>(), between(1, kMaxTokens), "tokens",
        "Maximum number of tokens to generate; end-of-text ends generation earlier."},
       {"generate.temperature", at<&S::generate, &Generate::temperature>(), between(0, 100), "-",

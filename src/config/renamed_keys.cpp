@@ -59,4 +59,19 @@ std::vector<std::string> values_of(const OldValues& old, std::string_view key, s
   return found == old.end() ? std::vector{std::string(otherwise)} : found->second.values;
 }
 
+std::vector<RenamedKeys> product_renamed_keys() {
+  return {{{"attention.implementation", "attention.tuned", "attention.engine", "attention.flash1_steps",
+            "attention.flash2_steps"},
+           [](const OldValues& old) {
+             std::vector<std::string> tuned = values_of(old, "attention.tuned", "\"auto\"");
+             // Before it was a word, false was the default, with which the implementation "auto" was the fastest.
+             if (tuned.front() == "false" && old.at("attention.tuned").is_default) tuned = {"\"auto\""};
+             return attention_kernel(values_of(old, "attention.implementation", "\"auto\""), tuned,
+                                     values_of(old, "attention.engine", "\"auto\""),
+                                     values_of(old, "attention.flash1_steps", "0"),
+                                     values_of(old, "attention.flash2_steps", "-1"));
+           }},
+          renamed("parallel.all_reduce", "parallel.transfers")};
+}
+
 }  // namespace tessera::config

@@ -35,7 +35,10 @@ struct RenamedKeys {
   std::vector<std::string_view> jobs = {};  // whose stored decks mean something by them; empty: those of every job
 };
 
-/// The product's rows, then those of the extension.
+/// The product's rows of the table, as key_table.cpp has those of today's.
+std::vector<RenamedKeys> product_renamed_keys();
+
+/// These, then those of the extension.
 const std::vector<RenamedKeys>& renamed_keys();
 
 /// nullptr if `key` never was one.

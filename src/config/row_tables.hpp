@@ -1,4 +1,4 @@
-/// Tables of a deck that are no keys and describe rows, each of which is a deck of its own.
+/// Tables of a deck that hold no keys but describe rows; each row is a deck of its own.
 #pragma once
 
 #include <functional>

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
-#include <stdexcept>
 
 #include <fmt/format.h>
 
 #include "config/availability.hpp"
 #include "config/extension.hpp"
 #include "config/job_traits.hpp"
+#include "config/keys.hpp"
 
 namespace tessera::config {
 namespace {
@@ -108,7 +108,7 @@ void check_precision(const PrecisionSettings& precision, Rules& rules) {
                 "precision.master = \"fp32\", or precision.compute = \"bf16\"");
   if (precision.gradients != GradientPrecision::bf16) return;
   rules.require(precision.compute == Precision::bf16, {"precision.gradients", "precision.compute"},
-                "\"bf16\" would lose what other precisions compute", "precision.compute = \"bf16\"");
+                "\"bf16\" would discard digits that other formats compute", "precision.compute = \"bf16\"");
   rules.require(precision.reduce == ReducePrecision::bf16, {"precision.reduce", "precision.gradients"},
                 "\"fp32\" is wider than the stored gradients", "precision.reduce = \"bf16\"");
 }
@@ -121,7 +121,7 @@ void check_attention(const Settings& settings, Rules& rules) {
        {std::pair<std::string_view, std::int64_t>{"attention.query_tile", attention.query_tile},
         {"attention.key_tile", attention.key_tile}}) {
     rules.require(tile == 0 || tile == 16 || tile == 32 || tile == 64 || tile == 128, {key},
-                  fmt::format("{} is no size of a tile", tile), "0, 16, 32, 64 or 128");
+                  fmt::format("{} is not a tile size", tile), "0, 16, 32, 64 or 128");
     rules.require(tile == 0 || has_tiles, {key, "attention.kernel"},
                   "would be ignored: attention.kernel names no portable kernel with tiles",
                   "attention.kernel = \"tiled\", \"flash1\" or \"flash2\", or a step of the ladder");
@@ -164,12 +164,39 @@ void check_sharding(const Settings& settings, Rules& rules) {
   rules.require(!has_more_slots || parallel.offload != Offload::none, {"parallel.offload_slots", "parallel.offload"},
                 "would be ignored: parallel.offload is \"none\"", "parallel.offload = \"optimizer\" or \"parameters\"");
   rules.require(!has_more_slots || !settings.train.graph, {"parallel.offload_slots", "train.graph"},
-                "would be of no use: in a graph the copies of an update end with it",
+                "would have no effect: in a graph, an update's copies end with it",
                 fmt::format("parallel.offload_slots = {}, or train.graph = false", Parallel{}.offload_slots));
   rules.require(parallel.shard == Shard::none || parallel.gradient_sync == GradientSync::bucket,
                 {"parallel.gradient_sync", "parallel.shard"},
                 "would be ignored: what is sharded crosses the network unit by unit, as soon as it is ready",
                 "parallel.gradient_sync = \"bucket\", the default, or parallel.shard = \"none\"");
+}
+
+void check_plan(const PlanSettings& plan, Rules& rules) {
+  rules.require(plan.network == Network::none || plan.node_link_gbyte_per_s == 0,
+                {"plan.network", "plan.node_link_gbyte_per_s"}, "would be ignored: plan.node_link_gbyte_per_s is given",
+                "one of the two");
+  rules.require(plan.network_per == NetworkPer::node || plan.network != Network::none,
+                {"plan.network_per", "plan.network"}, "would be ignored: plan.network is not given",
+                "plan.network beside it");
+}
+
+/// Values that this version supports one by one, but not together.
+void check_combinations(const Settings& settings, Rules& rules) {
+  const Precision compute = settings.precision.compute;
+  const bool is_16_bit = compute == Precision::bf16 || compute == Precision::fp16;
+  rules.require(
+      settings.precision.master != MasterPrecision::none || compute != Precision::fp16, {"precision.master"},
+      "\"none\" is not for precision.compute = \"fp16\", whose range is too small for weights and updates; use "
+      "precision.master = \"fp32\", or precision.compute = \"bf16\"",
+      "");
+  const AttentionKernel kernel = settings.attention.kernel;
+  rules.require(
+      traits_of(settings.job.kind).has_own_dtype || !needs_tensor_cores(kernel) || is_16_bit, {"attention.kernel"},
+      fmt::format("{} with a 32-bit precision.compute is not in this version: tensor-core attention takes bf16 or "
+                  "fp16; use {} (on a GPU also precision.compute = \"bf16\")",
+                  value_text(*find_key("attention.kernel"), settings), without_tensor_cores(kernel)),
+      "");
 }
 
 }  // namespace
@@ -208,20 +235,6 @@ void apply_size(Settings& settings, Sources& sources) {
   if (!is_exact) model.size = "custom";
 }
 
-Model with_size(Model model, std::string_view name) {
-  for (const SizeRow& row : kSizes) {
-    if (row.name != name) continue;
-    model.size = name;
-    model.d_model = row.d_model;
-    model.d_ff = row.d_ff;
-    model.num_layers = row.num_layers;
-    model.num_heads = row.num_heads;
-    if (row.vocab_size > 0) model.vocab_size = row.vocab_size;
-    return model;
-  }
-  throw std::logic_error("with_size: no model size of this name");
-}
-
 void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults) {
   Rules rules(sources, deck, faults);
   check_model(settings, rules);
@@ -232,9 +245,9 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_attention(settings, rules);
   check_recomputation(settings, rules);
   check_sharding(settings, rules);
+  check_plan(settings.plan, rules);
   if (extension().check != nullptr) extension().check(settings, rules);
-  for (const MissingCombination& missing : missing_combinations(settings))
-    rules.require(false, {missing.key}, missing.wrong, "");
+  check_combinations(settings, rules);
 }
 
 }  // namespace tessera::config

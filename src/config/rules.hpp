@@ -11,7 +11,7 @@
 
 namespace tessera::config {
 
-// Who gave a key its value; fallback: settings.hpp, row: the experiment of which the deck is a row.
+// Who gave a key its value. fallback: settings.hpp; row: the experiment that the deck is a row of.
 enum class Origin { fallback, size, deck, row, command_line };
 
 struct Source {
@@ -38,9 +38,6 @@ class Rules {
 
 /// Sets what `model.size` names and the deck left out; a different number in the deck wins and makes the size "custom".
 void apply_size(Settings& settings, Sources& sources);
-
-/// The same model with the numbers of another named size (any word of model.size except "custom").
-Model with_size(Model model, std::string_view name);
 
 /// Adds a fault for each contradiction. Rules on a key that is already faulty are skipped; `deck` is reported as the
 /// position if none of the keys was given.

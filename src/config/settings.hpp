@@ -4,11 +4,12 @@
 /// Names contain the units; legal ranges and the text of `--explain` are in `key_table.cpp`.
 #pragma once
 
+#include <any>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <typeindex>
 #include <vector>
-
-#include "config/sections.hpp"
 
 namespace tessera::config {
 
@@ -49,6 +50,8 @@ enum class Transfers { automatic, ring, copy_engine };
 enum class GradientSync { per_parameter, flat, overlap, bucket };
 enum class Shard { none, optimizer, gradients, parameters };
 enum class Offload { none, optimizer, parameters };
+enum class Network { none, ethernet_100, ethernet_200, ethernet_400, ethernet_800, hdr, ndr, xdr };
+enum class NetworkPer { node, rank };
 enum class PlanDevice { here, cpu, a100, h100, h200 };  // here: as this build has them
 enum class Progress { automatic, bar, line, none };
 
@@ -60,8 +63,6 @@ struct Job {
   std::string directory;  // empty in the deck: runs/<deck name> under the current directory; resolved to a path
   bool overwrite = false;
   Progress progress = Progress::automatic;
-
-  bool operator==(const Job&) const = default;
 };
 
 struct Model {
@@ -74,16 +75,12 @@ struct Model {
   std::int64_t d_ff = 352;            // F
   double rope_theta = 10000.0;
   double norm_eps = 1e-5;  // added to the mean square in RMSNorm
-
-  bool operator==(const Model&) const = default;
 };
 
 struct Data {
   DataSource source = DataSource::synthetic;
   std::string path;                  // text, .bin or HDF5 ("file.h5:/dataset"; default /tokens); * ? [...]: several
   double validation_fraction = 0.1;  // the last part of the corpus, never trained on
-
-  bool operator==(const Data&) const = default;
 };
 
 struct Train {
@@ -99,8 +96,6 @@ struct Train {
   std::int64_t checkpoint_activations = 0;  // 0 none; n: keep one residual per n blocks and recompute the rest
   Recompute recompute = Recompute::all;
   std::int64_t sample_tokens = 0;  // tokens of text generated and printed after the last step
-
-  bool operator==(const Train&) const = default;
 };
 
 struct Optimizer {
@@ -113,8 +108,6 @@ struct Optimizer {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip_norm = 1.0;  // 0: off
-
-  bool operator==(const Optimizer&) const = default;
 };
 
 struct PrecisionSettings {
@@ -124,8 +117,6 @@ struct PrecisionSettings {
   GradientPrecision gradients = GradientPrecision::fp32;
   ReducePrecision reduce = ReducePrecision::fp32;
   double initial_loss_scale = 65536.0;  // fp16 only: start of the dynamic loss scale
-
-  bool operator==(const PrecisionSettings&) const = default;
 };
 
 struct Attention {
@@ -133,8 +124,6 @@ struct Attention {
   bool deterministic = true;
   std::int64_t query_tile = 0, key_tile = 0;  // of a portable kernel; 0: its own
   std::int64_t decode_parts = 0;              // S of decoding; 0: chosen
-
-  bool operator==(const Attention&) const = default;
 };
 
 struct Parallel {
@@ -152,13 +141,13 @@ struct Parallel {
   bool allow_shared_device = false;
   double timeout_s = 30;   // of a step without progress; 0: wait for ever
   std::int64_t ranks = 0;  // what --plan plans for and a run has to have; 0: as many as are started
-
-  bool operator==(const Parallel&) const = default;
 };
 
 struct PlanSettings {
   PlanDevice device = PlanDevice::here;
   std::int64_t ranks_per_node = 0;  // 0: all ranks
+  Network network = Network::none;  // between hosts; none: node_link_gbyte_per_s
+  NetworkPer network_per = NetworkPer::node;
 
   // Rates of one rank; 0: as measured on `device`
   double gemm_tflops = 0;            // matrix products
@@ -167,26 +156,20 @@ struct PlanSettings {
   double link_gbyte_per_s = 0;       // sent to the ranks of its host, which send as much
   double node_link_gbyte_per_s = 0;  // the same to other hosts
   double host_link_gbyte_per_s = 0;  // to its host's memory, which sends as much: what is offloaded
-
-  bool operator==(const PlanSettings&) const = default;
 };
 
 struct Checkpoint {
   std::int64_t every = 0;  // steps; 0: only at the end and when stopped
   std::int64_t keep = 2;   // newest complete checkpoints kept
   bool at_end = true;      // also after the last step
-
-  bool operator==(const Checkpoint&) const = default;
 };
 
 struct Trace {
-  std::int64_t every_steps = 10;            // steps between console lines
-  std::vector<std::int64_t> profile_steps;  // steps whose kernels are timed one by one
+  std::int64_t every_steps = 10;                  // steps between console lines
+  std::vector<std::int64_t> profile_steps;        // steps whose kernels are timed one by one
   std::vector<std::int64_t> profile_ranks = {0};  // whose events and memory are kept
-  bool memory = true;                       // write the memory timeline of the first step
-  double flush_s = 5;                       // longest time run.h5 lags behind
-
-  bool operator==(const Trace&) const = default;
+  bool memory = true;                             // write the memory timeline of the first step
+  double flush_s = 5;                             // longest time run.h5 lags behind
 };
 
 struct Generate {
@@ -197,8 +180,26 @@ struct Generate {
   std::int64_t top_k = 40;   // 0: all
   bool graph = false;
   bool chained = true;  // of a graph: a launch starts while the one before it ends
+};
 
-  bool operator==(const Generate&) const = default;
+/// Sections of a deck that rooms above the product add: a value of each type, at its defaults until it is set. Copies
+/// are independent.
+class Sections {
+ public:
+  template <class Section>
+  const Section& get() const {
+    static const Section kDefault{};
+    const auto found = values_.find(typeid(Section));
+    return found == values_.end() ? kDefault : *std::any_cast<Section>(&found->second);
+  }
+
+  template <class Section>
+  Section& edit() {
+    return *std::any_cast<Section>(&values_.try_emplace(typeid(Section), Section{}).first->second);
+  }
+
+ private:
+  std::map<std::type_index, std::any> values_;
 };
 
 struct Settings {
@@ -224,8 +225,6 @@ struct Settings {
   Section& section() {
     return others.edit<Section>();
   }
-
-  bool operator==(const Settings&) const = default;
 };
 
 }  // namespace tessera::config

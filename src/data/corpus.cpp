@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "data/formats.hpp"
-#include "data/paths.hpp"
 #include "kernels/core/events.hpp"
 
 namespace tessera::data {

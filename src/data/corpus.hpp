@@ -7,7 +7,7 @@
 ///   synthetic  generated from the seed: 7 of 8 tokens follow from the one before by a fixed rule, so there is
 ///              something to learn and a floor below which the loss cannot fall
 ///
-/// A path with *, ? or [...] is a pattern (paths.hpp), unless a file has exactly that name. The files that match form
+/// A path with *, ? or [...] is a pattern (formats.hpp), unless a file has exactly that name. The files that match form
 /// one stream, concatenated in the order of their names; they must agree in format and in the width of their tokens.
 ///
 /// Checks   every token against the vocabulary, at open (unless its type cannot exceed it) and at every read. Ranks

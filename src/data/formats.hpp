@@ -1,4 +1,4 @@
-/// The formats of token files: text, nanoGPT's and llm.c's .bin, HDF5; and tokens that need no file.
+/// Token files, by path and by format: text, nanoGPT's and llm.c's .bin, HDF5; and tokens that need no file.
 #pragma once
 
 #include <algorithm>
@@ -6,6 +6,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "errors.hpp"
 
@@ -52,5 +54,20 @@ void require_in_vocabulary(std::span<const std::int32_t> tokens, std::int64_t fi
 
 /// "NAME: WHAT. ACTION."
 Failure unusable(const std::string& name, const std::string& what, const std::string& action);
+
+// data.path as a list of files: one path, or a pattern that several match.
+
+/// Whether `path` contains *, ? or [...] and no file has exactly that name.
+bool is_pattern(const std::string& path);
+
+/// The paths that `pattern` matches as in glob(3), except names that begin with a dot.
+///
+/// Order    by the bytes of the paths, whatever the locale.
+/// Literal  leading folders that exist under the name they have in the pattern.
+/// Throws   Failure(Exit::files): no match, or an unreadable folder, so that no file is silently omitted.
+std::vector<std::string> matches_of(const std::string& pattern);
+
+/// "runs/x.h5:/a/b" -> file and dataset; the dataset defaults to "tokens". Empty file: not an HDF5 path.
+std::pair<std::string, std::string> split_hdf5_path(const std::string& path);
 
 }  // namespace tessera::data

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "errors.hpp"
-#include "kernels/core/printable.hpp"
+#include "kernels/core/words.hpp"
 
 namespace tessera::io {
 namespace {

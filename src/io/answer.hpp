@@ -12,7 +12,7 @@ namespace tessera::io {
 /// size of files, makes the write fail instead of ending the process by a signal.
 void hold_standard_streams();
 
-/// Writes to standard output, with control characters escaped (kernels/core/printable.hpp). A failure is remembered and
+/// Writes to standard output, with control characters escaped (kernels/core/words.hpp). A failure is remembered and
 /// the program continues: a benchmark has a file to write, too.
 void answer(std::string_view text);
 

@@ -146,9 +146,9 @@ std::optional<std::filesystem::path> rewind_to(const std::filesystem::path& run_
 /// Where the checkpoints of the run in `run_directory` lie.
 std::filesystem::path checkpoints_in(const std::filesystem::path& run_directory);
 
-/// Deletes the run's checkpoints, those that rewinds set aside and what killed writes left; the folder `checkpoints`
-/// too, unless it is a link or something else is in it. Returns what it found in the folders of checkpoints that is no
-/// part of one: that stays. Local: call on one rank.
+/// Deletes the run's checkpoints, those that rewinds set aside and what killed writes left; also the folder
+/// `checkpoints`, unless it is a link or holds something else. Files in checkpoints' folders that belong to no
+/// checkpoint stay, and are returned. Local: call on one rank.
 ///
 /// Throws  Failure(Exit::files) if something cannot be deleted; before it deletes anything, as the next.
 std::vector<std::filesystem::path> remove_checkpoints(const std::filesystem::path& run_directory);

@@ -127,47 +127,50 @@ std::string checksum(const fs::path& path) {
   return fmt::format("{:016x}", XXH3_64bits_digest(state.get()));
 }
 
-void write_state(h5::Object& root, const CheckpointState& s) {
+namespace {
+
+/// Calls visit(name, member, is_optional) for each attribute: optional ones are left out if empty.
+template <class State, class Visit>
+void for_each_attribute(State& s, const Visit& visit) {
+  visit("step", s.step, false);
+  visit("sample_index", s.sample_index, false);
+  visit("seed", s.seed, false);
+  visit("loss_scale", s.loss_scale, false);
+  visit("good_steps", s.good_steps, false);
+  visit("optimizer_steps", s.optimizer_steps, false);
+  visit("ranks", s.ranks, false);
+  visit("shard", s.shard, true);
+  visit("deck", s.deck, false);
+  visit("tokenisation", s.tokenisation, false);
+  visit("corpus_tokens", s.corpus_tokens, false);
+  visit("corpus_fingerprint", s.corpus_fingerprint, true);
+  visit("gemm", s.gemm, false);
+  visit("git_hash", s.git_hash, false);
+  visit("run_id", s.run_id, true);
+  visit("directory", s.directory, true);
+}
+
+void get(const h5::Object& root, const char* name, std::int64_t& value) { value = root.integer(name); }
+void get(const h5::Object& root, const char* name, std::uint64_t& value) { value = root.natural(name); }
+void get(const h5::Object& root, const char* name, double& value) { value = root.number(name); }
+void get(const h5::Object& root, const char* name, std::string& value) { value = root.text(name); }
+
+}  // namespace
+
+void write_state(h5::Object& root, const CheckpointState& state) {
   root.set_attribute("format", kFormat);
   root.set_attribute("format_version", kVersion);
-  root.set_attribute("step", s.step);
-  root.set_attribute("sample_index", s.sample_index);
-  root.set_attribute("seed", s.seed);
-  root.set_attribute("loss_scale", s.loss_scale);
-  root.set_attribute("good_steps", s.good_steps);
-  root.set_attribute("optimizer_steps", s.optimizer_steps);
-  root.set_attribute("ranks", s.ranks);
-  if (!s.shard.empty()) root.set_attribute("shard", s.shard);
-  root.set_attribute("deck", s.deck);
-  root.set_attribute("tokenisation", s.tokenisation);
-  root.set_attribute("corpus_tokens", s.corpus_tokens);
-  if (!s.corpus_fingerprint.empty()) root.set_attribute("corpus_fingerprint", s.corpus_fingerprint);
-  root.set_attribute("gemm", s.gemm);
-  root.set_attribute("git_hash", s.git_hash);
-  if (!s.run_id.empty()) root.set_attribute("run_id", s.run_id);
-  if (!s.directory.empty()) root.set_attribute("directory", s.directory);
+  for_each_attribute(state, [&]<class Value>(const char* name, const Value& value, bool is_optional) {
+    if (!is_optional || value != Value{}) root.set_attribute(name, value);
+  });
 }
 
 CheckpointState read_state(const h5::Object& root) {
-  const auto text_or_nothing = [&root](const std::string& name) {
-    return root.has_attribute(name) ? root.text(name) : std::string();
-  };
-  return {.step = root.integer("step"),
-          .sample_index = root.integer("sample_index"),
-          .seed = root.natural("seed"),
-          .loss_scale = root.number("loss_scale"),
-          .good_steps = root.integer("good_steps"),
-          .optimizer_steps = root.integer("optimizer_steps"),
-          .ranks = root.integer("ranks"),
-          .shard = text_or_nothing("shard"),
-          .deck = root.text("deck"),
-          .tokenisation = root.text("tokenisation"),
-          .corpus_tokens = root.integer("corpus_tokens"),
-          .corpus_fingerprint = text_or_nothing("corpus_fingerprint"),
-          .gemm = root.text("gemm"),
-          .git_hash = root.text("git_hash"),
-          .run_id = text_or_nothing("run_id"),
-          .directory = text_or_nothing("directory")};
+  CheckpointState state;
+  for_each_attribute(state, [&](const char* name, auto& value, bool is_optional) {
+    if (!is_optional || root.has_attribute(name)) get(root, name, value);
+  });
+  return state;
 }
 
 }  // namespace tessera::io::detail

@@ -1,6 +1,7 @@
 #include "io/console.hpp"
 
 #include <fcntl.h>
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -8,9 +9,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
 #include <utility>
 
-#include "kernels/core/printable.hpp"
+#include "kernels/core/words.hpp"
 
 namespace tessera::io {
 namespace {
@@ -77,7 +79,7 @@ bool is_utf8_locale() {
   return false;
 }
 
-constexpr std::string_view kLine = "{:>9} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n";
+constexpr std::string_view kLine = "{:>9} {:>8} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n";
 
 }  // namespace
 
@@ -144,11 +146,13 @@ void Console::end() {
 
 void Console::print_line(const StepRecord& r) {
   if (!std::exchange(has_header_, true)) {
-    put(fmt::format(kLine, "step", "tokens", "loss", "val loss", "grad norm", "lr", "ms/step", "tokens/s", "peak mem"));
+    put(fmt::format(kLine, "step", "of", "tokens", "loss", "val loss", "grad norm", "lr", "ms/step", "tokens/s",
+                    "peak mem", "left", "clock"));
   }
-  put(fmt::format(kLine, r.step, number(r.tokens, "{:.0f}"), number(r.loss, "{:.4f}"),
+  put(fmt::format(kLine, r.step, last_step_, number(r.tokens, "{:.0f}"), number(r.loss, "{:.4f}"),
                   number(r.validation_loss, "{:.4f}"), number(r.grad_norm, "{:.3g}"), number(r.learning_rate, "{:.2e}"),
-                  number(1e3 * r.step_time_s, "{:.1f}"), short_number(r.tokens_per_second), short_bytes(r.peak_bytes)));
+                  number(1e3 * r.step_time_s, "{:.1f}"), short_number(r.tokens_per_second), short_bytes(r.peak_bytes),
+                  clock(left_s()), fmt::format("{:%H:%M:%S}", fmt::localtime(std::time(nullptr)))));
   last_printed_ = r.step;
 }
 
@@ -158,30 +162,48 @@ std::string Console::place_of(const StepRecord& r) const {
   return fmt::format("step {:>{}}/{}", r.step, last.size(), last);
 }
 
+/// By the mean time of a step since begin().
+double Console::left_s() const {
+  const auto all = std::max<std::int64_t>(last_step_ - first_step_, 1),
+             done = std::clamp<std::int64_t>(latest_.step - first_step_, 0, all);
+  const double elapsed_s = Seconds(std::chrono::steady_clock::now() - begin_time_).count();
+  return done > 0 ? elapsed_s / static_cast<double>(done) * static_cast<double>(all - done) : kNotMeasured;
+}
+
+double Console::fraction() const {
+  return last_step_ > 0 ? std::clamp(static_cast<double>(latest_.step) / static_cast<double>(last_step_), 0.0, 1.0)
+                        : 1.0;
+}
+
+std::string Console::share_and_time_left() const {
+  return fmt::format(" {:3.0f} %  {} left", std::floor(100 * fraction()), clock(left_s()));
+}
+
+std::vector<std::string> Console::figures() const {
+  return {fmt::format("  loss {:>6}", number(latest_.loss, "{:.4f}")),
+          fmt::format("  val {:>6}", number(latest_validation_loss_, "{:.4f}")),
+          fmt::format("  {:>6} tokens/s", short_number(latest_.tokens_per_second))};
+}
+
+std::string Console::progress() const {
+  std::string text = place_of(latest_) + share_and_time_left();
+  for (const std::string& part : figures()) text += part;
+  return text;
+}
+
 /// "step 120/400 [######----------] 30 %  00:41 left  loss 2.3121  val 2.4012  80.0k tokens/s": parts that do not fit
 /// the terminal are dropped from the right, and the bar takes the remaining columns.
 void Console::draw_bar() {
-  const auto now = std::chrono::steady_clock::now();
-  last_draw_ = now;
-  const auto all = std::max<std::int64_t>(last_step_ - first_step_, 1),
-             done = std::clamp<std::int64_t>(latest_.step - first_step_, 0, all);
-  const double elapsed_s = Seconds(now - begin_time_).count();
-  const double left_s =
-      done > 0 ? elapsed_s / static_cast<double>(done) * static_cast<double>(all - done) : kNotMeasured;
-  const double fraction =
-      last_step_ > 0 ? std::clamp(static_cast<double>(latest_.step) / static_cast<double>(last_step_), 0.0, 1.0) : 1.0;
-
+  last_draw_ = std::chrono::steady_clock::now();
   const std::size_t width = this->width();
   std::string head = place_of(latest_) + " ";
-  std::string tail = fmt::format(" {:3.0f} %  {} left", std::floor(100 * fraction), clock(left_s));
+  std::string tail = share_and_time_left();
   if (head.size() + tail.size() > width) {
     head = head.substr(0, width);
     tail = tail.substr(0, width - head.size());
   }
   constexpr std::size_t kSmallestBar = 12;
-  for (const std::string& part : {fmt::format("  loss {:>6}", number(latest_.loss, "{:.4f}")),
-                                  fmt::format("  val {:>6}", number(latest_validation_loss_, "{:.4f}")),
-                                  fmt::format("  {:>6} tokens/s", short_number(latest_.tokens_per_second))}) {
+  for (const std::string& part : figures()) {
     if (head.size() + tail.size() + part.size() + kSmallestBar > width) break;
     tail += part;
   }
@@ -189,7 +211,7 @@ void Console::draw_bar() {
   std::string bar;
   if (room >= 5) {
     const std::size_t cells = std::min<std::size_t>(room, 40) - 2;
-    const auto full = static_cast<std::size_t>(fraction * static_cast<double>(cells));
+    const auto full = static_cast<std::size_t>(fraction() * static_cast<double>(cells));
     for (std::size_t i = 0; i < cells; ++i) bar += i < full ? (has_unicode_ ? "█" : "#") : (has_unicode_ ? "░" : "-");
     bar = has_colour_ ? "[\033[32m" + bar + "\033[0m]" : "[" + bar + "]";
   }

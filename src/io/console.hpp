@@ -1,7 +1,7 @@
 /// What a person sees while a job runs: a bar with the time left on a terminal, else one aligned line per interval.
 ///
-///     step     tokens     loss   val loss  grad norm        lr   ms/step   tokens/s  peak mem
-///       10      40960   4.8213          -       1.42  1.00e-03      51.2      80.0k   212 MiB
+///     step    of     tokens     loss   val loss  grad norm        lr   ms/step   tokens/s  peak mem     left     clock
+///       10   400      40960   4.8213          -       1.42  1.00e-03      51.2      80.0k   212 MiB    00:20  12:31:05
 ///
 /// Only rank 0 prints; the other ranks use Style::silent. Numbers that were not measured (NaN) show as '-'. Output
 /// that the stream refuses (its reader has left, the disk is full) is lost, and the job continues. NO_COLOR and
@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "io/step_record.hpp"
 
@@ -42,6 +43,9 @@ class Console {
   /// Takes the bar away and leaves the last numbers as a line; safe to call twice.
   void end();
 
+  /// "step 120/400   30 %  00:41 left  loss 2.3121  val 2.4012  80.0k tokens/s", whatever the style.
+  std::string progress() const;
+
   Style style() const { return style_; }
 
  private:
@@ -51,6 +55,9 @@ class Console {
   void print_line(const StepRecord&);
   void put(std::string_view text);
   std::string place_of(const StepRecord&) const;
+  double left_s() const, fraction() const;
+  std::string share_and_time_left() const;
+  std::vector<std::string> figures() const;
 
   Style style_;
   std::int64_t every_steps_;

@@ -14,23 +14,23 @@ namespace tessera::io {
 /// `step` is the optimizer step in progress; `attempt` that of the run's start, which rank 0 knows.
 struct RegionRow {
   std::string label, stream;
-  double start_s, end_s;
-  std::int64_t step;
+  double start_s = 0, end_s = 0;
+  std::int64_t step = 0;
   std::int32_t attempt = 0, rank = 0;
 };
 struct MemoryRow {
   std::string label, phase, category, dtype;
-  double time_s;
-  std::int64_t bytes, live_bytes;
-  std::uint8_t is_begin;
-  std::int64_t step;
+  double time_s = 0;
+  std::int64_t bytes = 0, live_bytes = 0;
+  std::uint8_t is_begin = 0;
+  std::int64_t step = 0;
   std::int32_t attempt = 0, rank = 0;
 };
 struct CommRow {
   std::string operation, label;
-  std::int64_t bytes;
-  double start_s, end_s, exposed_s;
-  std::int64_t step;
+  std::int64_t bytes = 0;
+  double start_s = 0, end_s = 0, exposed_s = 0;
+  std::int64_t step = 0;
   std::int32_t attempt = 0, rank = 0;
 };
 struct EventRows {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -14,11 +13,11 @@ namespace {
 
 using Quantities = std::array<float, kRankQuantities>;
 
-struct Column {
+struct Quantity {
   const char* name;
   h5::Meaning meaning;
 };
-const Column kColumns[kRankQuantities] = {
+const Quantity kColumns[kRankQuantities] = {
     {"step_time", {"s", "duration of the step"}},
     {"compute_time", {"s", "forward, backward and update, waits for communication excepted"}},
     {"exposed_comm", {"s", "time in which the rank only waited for communication"}},
@@ -75,9 +74,7 @@ void RankSteps::write(h5::Group& steps, const std::vector<std::int64_t>& step, s
 
 void RankSteps::write_by_rank(h5::Group& steps, const std::vector<std::int64_t>& step, std::size_t ranks) const {
   Table table(steps, kByRank, "step", step, kStep);
-  std::vector<std::int64_t> numbers(ranks);
-  std::iota(numbers.begin(), numbers.end(), 0);
-  h5::Dataset rank = table.group().write("rank", numbers, {"1", "MPI rank"});
+  h5::Dataset rank = table.group().write("rank", numbers_up_to(ranks), {"1", "MPI rank"});
   rank.make_scale("rank");
   for (int i = 0; i < kRankQuantities; ++i) {
     std::vector<float> values(step.size() * ranks, kNoNumber);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
-#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <utility>
@@ -21,42 +20,71 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 constexpr double kFlushShare = 100;  // flushes are at least 100 times the duration of one apart
 
-/// The columns of /steps besides `step`; the one list that writing and loading share.
-struct StepColumn {
-  using Member = double StepRecord::*;
-  const char* name;
-  h5::Meaning meaning;
-  Member member;
-};
-const StepColumn kStepColumns[] = {
-    {"loss", {"nat", "training loss per token, mean over the global batch"}, &StepRecord::loss},
-    {"validation_loss", {"nat", "loss per token on the validation part"}, &StepRecord::validation_loss},
-    {"grad_norm", {"1", "global gradient norm before clipping"}, &StepRecord::grad_norm},
-    {"learning_rate", {"1", "learning rate of this step"}, &StepRecord::learning_rate},
-    {"tokens", {"token", "tokens trained on since step 0, over all ranks"}, &StepRecord::tokens},
-    {"step_time",
-     {"s", "from the end of the previous step, or from the start if that came later, to the end"},
-     &StepRecord::step_time_s},
-    {"forward", {"s", "time of the forward pass, waits for communication excepted"}, &StepRecord::forward_s},
-    {"backward", {"s", "time of the backward pass, waits for communication excepted"}, &StepRecord::backward_s},
-    {"exposed_comm", {"s", "time in which the rank only waited for communication"}, &StepRecord::exposed_comm_s},
-    {"optimizer", {"s", "time of clipping and update"}, &StepRecord::optimizer_s},
-    {"tokens_per_second", {"token/s", "training throughput over all ranks"}, &StepRecord::tokens_per_second},
-    {"mfu", {"1", "model flop rate as a fraction of the dense peak: attribute mfu of /info"}, &StepRecord::mfu},
-    {"peak_bytes", {"byte", "rank 0's arena, which all tensors of a step share"}, &StepRecord::peak_bytes},
-    {"loss_scale", {"1", "factor on the loss (fp16 only)"}, &StepRecord::loss_scale},
-    {"wall_time", {kWallClock, "when the step had ended, UTC"}, &StepRecord::wall_time_s},
-};
-
-std::vector<std::int64_t> numbers_up_to(std::size_t count) {
-  std::vector<std::int64_t> numbers(count);
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return numbers;
-}
-
 const h5::Meaning kStep{"1", "optimizer step in progress"};
 const h5::Meaning kRank{"1", "MPI rank that reported it"};
 const h5::Meaning kAttempt{"1", "which start of the run: 0 the first, one more at each resume; times count from it"};
+
+const Column<StepRecord> kStepColumns[] = {
+    {"loss", {"nat", "training loss per token, mean over the global batch"}, &StepRecord::loss, true},
+    {"validation_loss", {"nat", "loss per token on the validation part"}, &StepRecord::validation_loss, true},
+    {"grad_norm", {"1", "global gradient norm before clipping"}, &StepRecord::grad_norm, true},
+    {"learning_rate", {"1", "learning rate of this step"}, &StepRecord::learning_rate, true},
+    {"tokens", {"token", "tokens trained on since step 0, over all ranks"}, &StepRecord::tokens, true},
+    {"step_time",
+     {"s", "from the end of the previous step, or from the start if that came later, to the end"},
+     &StepRecord::step_time_s,
+     true},
+    {"forward", {"s", "time of the forward pass, waits for communication excepted"}, &StepRecord::forward_s, true},
+    {"backward", {"s", "time of the backward pass, waits for communication excepted"}, &StepRecord::backward_s, true},
+    {"exposed_comm", {"s", "time in which the rank only waited for communication"}, &StepRecord::exposed_comm_s, true},
+    {"optimizer", {"s", "time of clipping and update"}, &StepRecord::optimizer_s, true},
+    {"tokens_per_second", {"token/s", "training throughput over all ranks"}, &StepRecord::tokens_per_second, true},
+    {"mfu", {"1", "model flop rate as a fraction of the dense peak: attribute mfu of /info"}, &StepRecord::mfu, true},
+    {"peak_bytes", {"byte", "rank 0's arena, which all tensors of a step share"}, &StepRecord::peak_bytes, true},
+    {"loss_scale", {"1", "factor on the loss (fp16 only)"}, &StepRecord::loss_scale, true},
+    {"wall_time", {kWallClock, "when the step had ended, UTC"}, &StepRecord::wall_time_s, true},
+};
+const Column<KernelRow> kKernelColumns[] = {
+    {"calls", {"1", "launches during the profiled steps"}, &KernelRow::calls},
+    {"total", {"s", "time of all launches"}, &KernelRow::total_s},
+    {"min", {"s", "shortest launch"}, &KernelRow::min_s},
+    {"max", {"s", "longest launch"}, &KernelRow::max_s},
+};
+const Column<RegionRow> kRegionColumns[] = {
+    {"label", {"1", "phase, unit or kernel"}, &RegionRow::label},
+    {"start", {"s", "begin, since the program started; on a GPU when enqueued, unless profiled"}, &RegionRow::start_s},
+    {"end", {"s", "end, since the program started; on a GPU when enqueued, unless profiled"}, &RegionRow::end_s},
+    {"rank", kRank, &RegionRow::rank, true},
+    {"stream", {"1", "compute or communication"}, &RegionRow::stream},
+    {"step", kStep, &RegionRow::step, true},
+    {"attempt", kAttempt, &RegionRow::attempt, true},
+};
+const Column<MemoryRow> kMemoryColumns[] = {
+    {"time",
+     {"s", "since the program started; on a GPU when enqueued, unless the step was profiled"},
+     &MemoryRow::time_s},
+    {"label", {"1", "tensor that becomes live or dead"}, &MemoryRow::label},
+    {"bytes", {"byte", "its size"}, &MemoryRow::bytes},
+    {"begin", {"1", "1: becomes live, 0: becomes dead"}, &MemoryRow::is_begin},
+    {"live_bytes", {"byte", "all live bytes afterwards"}, &MemoryRow::live_bytes},
+    {"phase", {"1", "phase of the step"}, &MemoryRow::phase},
+    {"category", {"1", "parameters, gradients, activations, ..."}, &MemoryRow::category},
+    {"dtype", {"1", "number format of its elements"}, &MemoryRow::dtype, true},
+    {"rank", kRank, &MemoryRow::rank, true},
+    {"step", kStep, &MemoryRow::step, true},
+    {"attempt", kAttempt, &MemoryRow::attempt, true},
+};
+const Column<CommRow> kCommColumns[] = {
+    {"operation", {"1", "collective"}, &CommRow::operation},
+    {"label", {"1", "what it moved"}, &CommRow::label},
+    {"bytes", {"byte", "size of the buffer on one rank"}, &CommRow::bytes},
+    {"start", {"s", "enqueued, since the program started"}, &CommRow::start_s},
+    {"end", {"s", "complete, since the program started"}, &CommRow::end_s},
+    {"exposed", {"s", "time in which the rank only waited for it"}, &CommRow::exposed_s},
+    {"rank", kRank, &CommRow::rank, true},
+    {"step", kStep, &CommRow::step, true},
+    {"attempt", kAttempt, &CommRow::attempt, true},
+};
 
 std::string new_run_id() {
   std::random_device bits;
@@ -202,43 +230,19 @@ void Trace::write(const std::filesystem::path& path) const {
 
   Table steps(file, "steps", "step", column(steps_, &StepRecord::step),
               {"1", "optimizer steps done, over all resumes"});
-  for (const StepColumn& c : kStepColumns) steps.add(c.name, column(steps_, c.member), c.meaning);
+  steps.add(kStepColumns, steps_);
   steps.add("attempt", step_attempts_, kAttempt);
   rank_steps_.write(steps.group(), column(steps_, &StepRecord::step), info_.launch.ranks);
   write_rank_places(file, info_.ranks);
   write_attempts(file, attempts_);
 
-  Table kernels(file, "kernels", "label", column(kernels_, &KernelRow::label), {"1", "Kokkos label of the kernel"});
-  kernels.add("calls", column(kernels_, &KernelRow::calls), {"1", "launches during the profiled steps"});
-  kernels.add("total", column(kernels_, &KernelRow::total_s), {"s", "time of all launches"});
-  kernels.add("min", column(kernels_, &KernelRow::min_s), {"s", "shortest launch"});
-  kernels.add("max", column(kernels_, &KernelRow::max_s), {"s", "longest launch"});
-
-  Table regions(file, "events", "event", numbers_up_to(events_.regions.size()), {"1", "row number"});
-  regions.add("label", column(events_.regions, &RegionRow::label), {"1", "phase, unit or kernel"});
-  regions.add("start", column(events_.regions, &RegionRow::start_s),
-              {"s", "begin, since the program started; on a GPU when enqueued, unless profiled"});
-  regions.add("end", column(events_.regions, &RegionRow::end_s),
-              {"s", "end, since the program started; on a GPU when enqueued, unless profiled"});
-  regions.add("rank", column(events_.regions, &RegionRow::rank), kRank);
-  regions.add("stream", column(events_.regions, &RegionRow::stream), {"1", "compute or communication"});
-  regions.add("step", column(events_.regions, &RegionRow::step), kStep);
-  regions.add("attempt", column(events_.regions, &RegionRow::attempt), kAttempt);
-
-  Table memory(file, "memory/events", "event", numbers_up_to(events_.memory.size()), {"1", "row number"});
-  memory.add("time", column(events_.memory, &MemoryRow::time_s),
-             {"s", "since the program started; on a GPU when enqueued, unless the step was profiled"});
-  memory.add("label", column(events_.memory, &MemoryRow::label), {"1", "tensor that becomes live or dead"});
-  memory.add("bytes", column(events_.memory, &MemoryRow::bytes), {"byte", "its size"});
-  memory.add("begin", column(events_.memory, &MemoryRow::is_begin), {"1", "1: becomes live, 0: becomes dead"});
-  memory.add("live_bytes", column(events_.memory, &MemoryRow::live_bytes), {"byte", "all live bytes afterwards"});
-  memory.add("phase", column(events_.memory, &MemoryRow::phase), {"1", "phase of the step"});
-  memory.add("category", column(events_.memory, &MemoryRow::category),
-             {"1", "parameters, gradients, activations, ..."});
-  memory.add("dtype", column(events_.memory, &MemoryRow::dtype), {"1", "number format of its elements"});
-  memory.add("rank", column(events_.memory, &MemoryRow::rank), kRank);
-  memory.add("step", column(events_.memory, &MemoryRow::step), kStep);
-  memory.add("attempt", column(events_.memory, &MemoryRow::attempt), kAttempt);
+  Table(file, "kernels", "label", column(kernels_, &KernelRow::label), {"1", "Kokkos label of the kernel"})
+      .add(kKernelColumns, kernels_);
+  const h5::Meaning row_number{"1", "row number"};
+  Table(file, "events", "event", numbers_up_to(events_.regions.size()), row_number)
+      .add(kRegionColumns, events_.regions);
+  Table(file, "memory/events", "event", numbers_up_to(events_.memory.size()), row_number)
+      .add(kMemoryColumns, events_.memory);
 
   std::vector<std::int64_t> peaks;
   for (const auto& row : log_.peaks()) peaks.insert(peaks.end(), row.begin(), row.end());
@@ -253,17 +257,7 @@ void Trace::write(const std::filesystem::path& path) const {
   peak.attach_scale(phase, 0);
   peak.attach_scale(category, 1);
 
-  Table comm(file, "comm", "call", numbers_up_to(events_.comm.size()), {"1", "row number"});
-  comm.add("operation", column(events_.comm, &CommRow::operation), {"1", "collective"});
-  comm.add("label", column(events_.comm, &CommRow::label), {"1", "what it moved"});
-  comm.add("bytes", column(events_.comm, &CommRow::bytes), {"byte", "size of the buffer on one rank"});
-  comm.add("start", column(events_.comm, &CommRow::start_s), {"s", "enqueued, since the program started"});
-  comm.add("end", column(events_.comm, &CommRow::end_s), {"s", "complete, since the program started"});
-  comm.add("exposed", column(events_.comm, &CommRow::exposed_s), {"s", "time in which the rank only waited for it"});
-  comm.add("rank", column(events_.comm, &CommRow::rank), kRank);
-  comm.add("step", column(events_.comm, &CommRow::step), kStep);
-  comm.add("attempt", column(events_.comm, &CommRow::attempt), kAttempt);
-
+  Table(file, "comm", "call", numbers_up_to(events_.comm.size()), row_number).add(kCommColumns, events_.comm);
   Table sample(file, "sample", "position", numbers_up_to(sample_.size()), {"1", "position in the sequence"});
   sample.add("token", sample_, {"1", "number of the token"});
   sample.add("is_prompt", is_prompt_, {"1", "1: of the prompt, 0: generated"});
@@ -284,14 +278,11 @@ void Trace::load(std::int64_t resumed_step) {
   attempt_ = static_cast<std::int32_t>(info.integer("attempts"));
 
   const auto steps = file.group("steps");
+  steps_ = load_rows(steps, "step", kStepColumns);
   const auto step = steps.dataset("step").values<std::int64_t>();
-  steps_.resize(step.size());
   for (std::size_t i = 0; i < step.size(); ++i) steps_[i].step = step[i];
-  for (const StepColumn& c : kStepColumns) {
-    const auto values = load_column<double>(steps, c.name, step.size(), kNotMeasured);
-    for (std::size_t i = 0; i < step.size(); ++i) steps_[i].*c.member = values.at(i);
-  }
-  step_attempts_ = load_column<std::int32_t>(steps, "attempt", step.size(), 0);
+  step_attempts_.assign(step.size(), 0);
+  if (steps.has("attempt")) step_attempts_ = steps.dataset("attempt").values<std::int32_t>();
   if (step_attempts_.size() != step.size()) throw std::out_of_range("attempt");
   std::erase_if(steps_, [&](const StepRecord& row) { return row.step > resumed_step; });
   step_attempts_.resize(steps_.size());
@@ -300,57 +291,17 @@ void Trace::load(std::int64_t resumed_step) {
   attempts_ = load_attempts(file, attempt_);
 
   const auto kernels = file.group("kernels");
-  const auto kernel = kernels.dataset("label").strings();
-  const auto calls = kernels.dataset("calls").values<std::int64_t>();
-  const auto total = kernels.dataset("total").values<double>(), min = kernels.dataset("min").values<double>(),
-             max = kernels.dataset("max").values<double>();
-  for (std::size_t i = 0; i < kernel.size(); ++i)
-    kernels_.push_back({kernel[i], calls.at(i), total.at(i), min.at(i), max.at(i)});
-
-  const auto regions = file.group("events");
-  const auto label = regions.dataset("label").strings(), stream = regions.dataset("stream").strings();
-  const auto start = regions.dataset("start").values<double>(), end = regions.dataset("end").values<double>();
-  const auto region_step = load_column<std::int64_t>(regions, "step", label.size(), 0);
-  const auto attempt = load_column<std::int32_t>(regions, "attempt", label.size(), 0);
-  const auto rank = load_column<std::int32_t>(regions, "rank", label.size(), 0);
-  for (std::size_t i = 0; i < label.size(); ++i) {
-    events_.regions.push_back(
-        {label[i], stream.at(i), start.at(i), end.at(i), region_step.at(i), attempt.at(i), rank.at(i)});
-  }
-
-  const auto memory = file.group("memory/events");
-  const auto tensor = memory.dataset("label").strings(), phase = memory.dataset("phase").strings(),
-             category = memory.dataset("category").strings();
-  const auto dtype = memory.has("dtype") ? memory.dataset("dtype").strings() : std::vector<std::string>(tensor.size());
-  const auto time = memory.dataset("time").values<double>();
-  const auto bytes = memory.dataset("bytes").values<std::int64_t>(),
-             live = memory.dataset("live_bytes").values<std::int64_t>();
-  const auto begin = memory.dataset("begin").values<std::uint8_t>();
-  const auto memory_step = load_column<std::int64_t>(memory, "step", tensor.size(), 0);
-  const auto memory_attempt = load_column<std::int32_t>(memory, "attempt", tensor.size(), 0);
-  const auto memory_rank = load_column<std::int32_t>(memory, "rank", tensor.size(), 0);
-  for (std::size_t i = 0; i < tensor.size(); ++i) {
-    events_.memory.push_back({tensor[i], phase.at(i), category.at(i), dtype.at(i), time.at(i), bytes.at(i), live.at(i),
-                              begin.at(i), memory_step.at(i), memory_attempt.at(i), memory_rank.at(i)});
-  }
+  kernels_ = load_rows(kernels, "label", kKernelColumns);
+  const auto labels = kernels.dataset("label").strings();
+  for (std::size_t i = 0; i < labels.size(); ++i) kernels_[i].label = labels[i];
+  events_.regions = load_rows(file.group("events"), "label", kRegionColumns);
+  events_.memory = load_rows(file.group("memory/events"), "label", kMemoryColumns);
+  events_.comm = load_rows(file.group("comm"), "operation", kCommColumns);
 
   const auto categories = file.dataset("memory/category").strings(), phases = file.dataset("memory/phase").strings();
   const auto peaks = file.dataset("memory/peaks").values<std::int64_t>();
   for (std::size_t i = 0; i < peaks.size(); ++i)
     log_.set_peak(phases.at(i / categories.size()), categories[i % categories.size()], peaks[i]);
-
-  const auto comm = file.group("comm");
-  const auto operation = comm.dataset("operation").strings(), moved = comm.dataset("label").strings();
-  const auto comm_bytes = comm.dataset("bytes").values<std::int64_t>();
-  const auto comm_start = comm.dataset("start").values<double>(), comm_end = comm.dataset("end").values<double>(),
-             exposed = comm.dataset("exposed").values<double>();
-  const auto comm_step = load_column<std::int64_t>(comm, "step", operation.size(), 0);
-  const auto comm_attempt = load_column<std::int32_t>(comm, "attempt", operation.size(), 0);
-  const auto comm_rank = load_column<std::int32_t>(comm, "rank", operation.size(), 0);
-  for (std::size_t i = 0; i < operation.size(); ++i) {
-    events_.comm.push_back({operation[i], moved.at(i), comm_bytes.at(i), comm_start.at(i), comm_end.at(i),
-                            exposed.at(i), comm_step.at(i), comm_attempt.at(i), comm_rank.at(i)});
-  }
 
   if (file.has("sample")) {  // absent from older files
     sample_ = file.dataset("sample/token").values<std::int32_t>();

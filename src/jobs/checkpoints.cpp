@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
-#include <stdexcept>
 #include <string_view>
 
 #include "build_info.hpp"
@@ -193,7 +192,7 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
     trainer.load_state([&](const train::StateTensor& tensor) {
       if (checkpoint.shape(tensor.group, tensor.param->label) != tensor.param->shape) {
         throw Failure(Exit::files,
-                      fmt::format("{}: {}/{} has another shape than in the model; the checkpoint is damaged",
+                      fmt::format("{}: {}/{} has a different shape from the model's; the checkpoint is damaged",
                                   checkpoint.folder().string(), tensor.group, tensor.param->label));
       }
       checkpoint.read(tensor.group, tensor.param->label, tensor.first, tensor.data);
@@ -228,7 +227,7 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
   world.agree([&] {
     scalars = trainer.scalars();
     saved = trainer.saved_state(true);
-    gemm = text_of(gemm_in_use());
+    gemm = text_of(GemmRecord{kernels::gemm_library(), kernels::gemm_algorithms()});
   });
   const io::CheckpointState state{.step = step,
                                   .sample_index = sample,

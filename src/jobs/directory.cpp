@@ -18,6 +18,8 @@
 #include "io/checkpoint.hpp"
 #include "io/files.hpp"
 #include "io/trace.hpp"  // kRunFormat
+#include "jobs/owner.hpp"
+#include "jobs/status.hpp"
 #include "kernels/core/events.hpp"
 
 namespace tessera::jobs {
@@ -33,7 +35,7 @@ constexpr const char* kUnfinishedTrace = "run.h5.tmp";
 bool holds_something(const fs::path& directory) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    if (entry.path().filename() != kLockName) return true;
+    if (entry.path().filename() != kLockName && entry.path().filename() != Owner::kName) return true;
   }
   return false;
 }
@@ -72,9 +74,9 @@ void require_own(const fs::path& path, std::string_view format) {
 
 /// Whether a job writes a file of that name into its directory.
 bool is_of_a_job(const std::string& name) {
-  if (name == kTrace || name == kUnfinishedTrace) return true;
-  for (std::string result : {"bench.h5", "attention.h5", "model.h5"}) {
-    if (name == result || name.starts_with(result + ".tmp")) return true;
+  if (name == kTrace || name == kUnfinishedTrace || name == Owner::kName) return true;
+  for (std::string result : {"bench.h5", "attention.h5", "model.h5", Status::kName}) {
+    if (name == result || name.starts_with(result + ".tmp") || name.starts_with(result + ".part")) return true;
   }
   return false;
 }
@@ -110,7 +112,7 @@ void clear_row(const fs::path& folder, const Note& note) {
   std::vector<fs::path> results;
   std::error_code error;
   if (fs::is_symlink(folder, error)) {
-    throw Failure(Exit::files, fmt::format("{} is a link: what it leads to may be another run's, and is not deleted. "
+    throw Failure(Exit::files, fmt::format("{} is a link: its target may belong to another run and is not deleted. "
                                            "Move the link away, or use another directory (job.directory=...)",
                                            folder.string()));
   }
@@ -133,7 +135,7 @@ void require_new_directory(const config::Job& job) {
   if (job.overwrite || !holds_something(job.directory)) return;
   if (holds_experiment(job.directory)) {
     throw Failure(Exit::files,
-                  fmt::format("{} holds an experiment. Go on after its finished rows (--resume auto), use another "
+                  fmt::format("{} holds an experiment. Continue after its finished rows (--resume auto), use another "
                               "directory (job.directory=...), or delete its experiment.h5 and the rows that it names "
                               "(job.overwrite=true)",
                               job.directory));
@@ -154,6 +156,7 @@ RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& n
       is_experiment_(config::traits_of(context.settings().job.kind).has_rows()) {
   context.world.agree_on_root([&] {
     if (!may_exist) require_new_directory(context.settings().job);
+    Owner(path_).require_free(note);
     std::error_code error;
     fs::create_directories(path_, error);
     lock(path_, note);
@@ -284,6 +287,14 @@ void replace_file(const std::string& path, const std::function<void(io::h5::File
     fs::remove(unfinished, ignored);
     throw;
   }
+}
+
+std::string part_path(const std::string& path) { return fmt::format("{}.part{}", path, getpid()); }
+
+void publish_part(const Context& context, const std::string& path) {
+  require_no_result(context.settings().job, path);
+  io::publish(part_path(path), path);
+  io::answer(fmt::format("result in {}\n", path));
 }
 
 void write_result(const Context& context, const std::string& path, const std::function<void(io::h5::File&)>& fill) {

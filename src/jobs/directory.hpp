@@ -8,6 +8,7 @@
 
 #include "io/h5.hpp"
 #include "jobs/jobs.hpp"
+#include "jobs/note.hpp"
 
 namespace tessera::jobs {
 
@@ -21,16 +22,14 @@ bool holds_experiment(const std::filesystem::path& directory);
 /// is set. Changes nothing. For rank 0.
 void require_new_directory(const config::Job& job);
 
-/// Prints a line to the user, on rank 0.
-using Note = std::function<void(const std::string&)>;
-
 /// A run's directory, locked until the process ends, however it ends: rank 0 holds an advisory lock on
 /// <directory>/.lock, and on checkpoints/.lock where `checkpoints` is a link.
 class RunDirectory {
  public:
   /// Unless `may_exist`, refuses (exit 6) what require_new_directory refuses. Makes the directory if it is missing.
   /// Waits at most kLockPatience_s, with a note, for another run in the directory (ranks briefly outlive a killed
-  /// mpirun), then fails (exit 6). Collective; rank 0 does the work.
+  /// mpirun), then fails (exit 6). Refuses (exit 6) a directory that a job of Slurm owns (jobs/owner.hpp). Collective;
+  /// rank 0 does the work.
   RunDirectory(const Context& context, bool may_exist, const Note& note);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
@@ -67,8 +66,14 @@ std::string result_path(const Context& context, const std::string& name);
 /// replaced.
 void replace_file(const std::string& path, const std::function<void(io::h5::File&)>& fill);
 
-/// The same for a job's result, whose path is printed. Refuses (exit 6) to replace a file that has appeared since
-/// result_path(), unless job.overwrite is set.
+/// Where the rows of a job's result lie while further ones are measured; a job that ends before leaves them there.
+std::string part_path(const std::string& path);
+
+/// Makes what lies there the job's result, as write_result() does.
+void publish_part(const Context& context, const std::string& path);
+
+/// Writes a job's result as replace_file() does, and prints its path. Refuses (exit 6) to replace a file that has
+/// appeared since result_path(), unless job.overwrite is set.
 void write_result(const Context& context, const std::string& path, const std::function<void(io::h5::File&)>& fill);
 
 }  // namespace tessera::jobs

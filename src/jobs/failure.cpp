@@ -35,6 +35,13 @@ parallel::Departure departure_of(const parallel::World& world, const std::except
   return {static_cast<int>(failure.code()), failure.what()};
 }
 
+std::string first_word(const parallel::World& world, const std::string& mine) {
+  for (const std::string& text : world.all_gather(mine)) {
+    if (!text.empty()) return text;
+  }
+  return "";
+}
+
 void require_same(parallel::World& world, const std::string& mine, const std::string& what) {
   const auto all = world.all_gather(mine);
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& text) { return text != all[0]; });

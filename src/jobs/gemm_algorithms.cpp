@@ -7,8 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "errors.hpp"
-#include "jobs/jobs.hpp"
+#include "jobs/failure.hpp"
 #include "kernels/gemm/gemm.hpp"
 
 namespace tessera::jobs {
@@ -22,8 +21,6 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 }  // namespace
-
-GemmRecord gemm_in_use() { return {kernels::gemm_library(), kernels::gemm_algorithms()}; }
 
 std::string text_of(const GemmRecord& record) {
   return record.library + "\n" + fmt::format("{}", fmt::join(record.algorithms, "\n"));
@@ -55,12 +52,9 @@ std::string adopt_gemm_algorithms(const std::vector<std::string>& algorithms, pa
       fault = refusal.what();
     }
   });
-  for (const std::string& text : world.all_gather(fault)) {
-    if (text.empty()) continue;
-    kernels::set_gemm_algorithms({});
-    return text;
-  }
-  return "";
+  const std::string first = first_word(world, fault);
+  if (!first.empty()) kernels::set_gemm_algorithms({});
+  return first;
 }
 
 std::vector<std::string> merged(const std::vector<std::vector<std::string>>& of_ranks) {

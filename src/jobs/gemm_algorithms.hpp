@@ -18,7 +18,6 @@ struct GemmRecord {
   std::string library;
   std::vector<std::string> algorithms;
 };
-GemmRecord gemm_in_use();
 std::string text_of(const GemmRecord& record);
 GemmRecord gemm_record_from(const std::string& text);
 

@@ -85,7 +85,7 @@ Exit generate(const Context& context) {
     if (checkpoint.state().tokenisation != "bytes") {
       throw Failure(Exit::usage,
                     fmt::format("generate prints text, and this checkpoint was trained on tokens of kind '{}': "
-                                "give it a checkpoint that was trained with data.source=\"text\"",
+                                "use one that was trained with data.source=\"text\"",
                                 checkpoint.state().tokenisation));
     }
     fmt::print(stderr, "model      of {} (step {}); the deck's own model is not used\n",

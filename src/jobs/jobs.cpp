@@ -5,8 +5,11 @@
 #include <stdexcept>
 #include <vector>
 
+#include "build_info.hpp"
+#include "config/extension.hpp"
 #include "config/job_traits.hpp"
 #include "config/keys.hpp"
+#include "jobs/placement.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "train/choices.hpp"
 
@@ -31,6 +34,21 @@ std::vector<JobRow>& table() {
 
 }  // namespace
 
+std::string word_of(std::string_view key, const config::Settings& settings) {
+  const std::string quoted = config::value_text(*config::find_key(key), settings);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+void write_origin(io::h5::Object& object, const Context& context) {
+  object.set_attribute("version", build_info::version());
+  object.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
+  object.set_attribute("build", build_info::summary() + ", " + build_info::flags());
+  io::write_launch(object, launch_of(context.world));
+  object.set_attribute("transport", context.world.size() > 1 ? context.world.collectives().description() : "");
+  object.set_attribute("command", context.command);
+  object.set_attribute("deck", context.deck.resolved);
+}
+
 io::Console::Style console_style(const Context& context) {
   if (context.world.rank() != 0) return io::Console::Style::silent;
   switch (context.settings().job.progress) {
@@ -52,13 +70,15 @@ void require_same_start(parallel::World& world, const config::Deck& deck, const 
       config::Settings theirs = config::parse_deck(first, "the deck of rank 0").settings;
       theirs.data.path = deck.settings.data.path;  // each host may have the data in a place of its own
       other = config::differences(theirs, deck.settings);
-      if (other.empty() && theirs.others != deck.settings.others) other.push_back("the rows of the experiment");
+      const auto tables = config::extension().tables_text;
+      if (other.empty() && tables != nullptr && tables(theirs) != tables(deck.settings))
+        other.push_back("the rows of the experiment");
     }
     if (resume.value_or("") != first_resume) {
       other.push_back(fmt::format("--resume '{}' -> '{}'", first_resume, resume.value_or("")));
     }
     if (other.empty()) return;
-    throw Failure(Exit::usage, fmt::format("was started otherwise than rank 0 ({}): give all ranks the same deck, "
+    throw Failure(Exit::usage, fmt::format("was started differently from rank 0 ({}): give all ranks the same deck, "
                                            "overrides and --resume",
                                            fmt::join(other, ", ")));
   });
@@ -76,7 +96,7 @@ Exit run_job(const Context& context) {
   if (traits.has_steps && context.settings().train.graph && world.size() > 1 &&
       !world.collectives().is_asynchronous()) {
     world.fail(Failure(Exit::environment,
-                       "a step as a graph on several ranks requires NCCL and a GPU for each rank; these ranks use MPI, "
+                       "train.graph on several ranks needs NCCL and a GPU for each rank; these ranks use MPI, "
                        "which cannot be captured in a graph: set train.graph = false"));
   }
   if (world.size() > 1 && world.collectives().is_asynchronous()) {  // NCCL: MPI has one method

@@ -68,13 +68,13 @@ void require_limits(bool has_launcher) {
   require_room(kLibraries, "MPI, BLAS and HDF5");
   if (const auto files = limit_of(RLIMIT_NOFILE); files && *files < kOpenFiles) {
     throw Failure(Exit::environment,
-                  fmt::format("MPI and HDF5 may need {} open files, and `ulimit -n {}` allows fewer: "
+                  fmt::format("MPI and HDF5 may need {} open files, but `ulimit -n {}` allows fewer: "
                               "run `ulimit -n 1024` first",
                               kOpenFiles, *files));
   }
   if (const auto bytes = limit_of(RLIMIT_FSIZE); !has_launcher && bytes && *bytes < kDaemonFile) {
     throw Failure(Exit::environment,
-                  fmt::format("Open MPI needs files of {} KiB to start, and `ulimit -f {}` (in bash) allows less: run "
+                  fmt::format("Open MPI needs files of {} KiB to start, but `ulimit -f {}` (in bash) allows less: run "
                               "`ulimit -f unlimited` first",
                               kDaemonFile / 1024, *bytes / 1024));
   }

@@ -71,7 +71,7 @@ void require_memory(const memory::Layout& layout, const MemoryShare& share, cons
   if (fits(layout, share)) return;
   if (kComputesOnHost) return memory::require_host_memory(layout, share.ranks, advice);
   throw Failure(Exit::out_of_memory,
-                fmt::format("this deck needs {} of memory on its {}, and {} are available{}\n{}{}",
+                fmt::format("this deck needs {} of memory on its {}, but {} are available{}\n{}{}",
                             memory::readable_bytes(layout.total_bytes()), kernels::device_info<kernels::Device>().name,
                             memory::readable_bytes(available_bytes(share)),
                             share.ranks > 1 ? fmt::format(" to each of the {} ranks that share it", share.ranks) : "",
@@ -92,13 +92,13 @@ std::vector<config::Train> smaller_batches(const config::Settings& deck, const t
     found.push_back(deck.train);
     found.back().micro_batch_size = micro;
   }
-  const auto add = [&](const auto& change) {
-    config::Train next = found.back();
-    change(next);
-    if (next != found.back()) found.push_back(next);
+  const auto add = [&]<class Value>(Value config::Train::*member, Value value) {
+    if (found.back().*member == value) return;
+    found.push_back(found.back());
+    found.back().*member = value;
   };
-  add([](config::Train& train) { train.checkpoint_activations = 1; });
-  add([](config::Train& train) { train.recompute = config::Recompute::all; });
+  add(&config::Train::checkpoint_activations, std::int64_t{1});
+  add(&config::Train::recompute, config::Recompute::all);
   return found;
 }
 
@@ -169,13 +169,9 @@ std::string what_would_fit(const train::Plan& plan, const config::Settings& sett
       train::machine_of(world));
 }
 
-double pinned_bytes(const memory::Layout& layout, int ranks_on_host) {
-  return ranks_on_host * static_cast<double>(layout.total_bytes(memory::Space::host));
-}
-
 void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, double available_bytes,
                            const std::string& host) {
-  const double pinned = pinned_bytes(layout, ranks_on_host);
+  const double pinned = ranks_on_host * static_cast<double>(layout.total_bytes(memory::Space::host));
   if (pinned <= available_bytes) return;
   throw Failure(
       Exit::out_of_memory,

@@ -50,9 +50,6 @@ std::string what_would_fit(const train::Plan& plan, const config::Settings& sett
                            const std::function<bool(const config::Settings&, const memory::Layout&)>& fits,
                            const train::Machine& machine = {});
 
-/// Bytes of a host's memory that its ranks pin, where they compute on GPUs.
-double pinned_bytes(const memory::Layout& layout, int ranks_on_host);
-
 /// Throws Failure(Exit::out_of_memory), with the reason, if the ranks of a host pin more of its memory than it has
 /// left, where they compute on GPUs.
 void require_pinned_memory(const memory::Layout& layout, const parallel::World& world);

@@ -4,27 +4,18 @@
 
 #include <cmath>
 
+#include "jobs/jobs.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/gpus.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::jobs {
 
-std::string format_of(config::Precision precision) {
-  switch (precision) {
-    case config::Precision::tf32: return "tf32";
-    case config::Precision::bf16: return "bf16";
-    case config::Precision::fp16: return "fp16";
-    case config::Precision::fp32: break;
-  }
-  return "fp32";
-}
-
 Mfu::Mfu(const config::Settings& settings, const parallel::World& world)
     : devices_(world.device_count()),
       peak_(1e12 * devices_ *
             kernels::dense_peak_tflops(kernels::device_info<kernels::Device>().name,
-                                       format_of(settings.precision.compute))) {}
+                                       word_of("precision.compute", settings))) {}
 
 std::string Mfu::formula() const {
   if (std::isnan(peak_)) return "";

@@ -14,8 +14,6 @@
 
 namespace tessera::jobs {
 
-std::string format_of(config::Precision precision);  // "bf16": the operands of the matrix units
-
 class Mfu {
  public:
   /// The peak is that of precision.compute. Queries the device: Kokkos must be initialised.

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "jobs/counted_steps.hpp"
 #include "jobs/placement.hpp"
+#include "jobs/statistics.hpp"
 
 namespace tessera::jobs {
 
@@ -30,7 +30,7 @@ std::string OffloadReport::measure(const train::Plan& plan, const config::Settin
 
 std::string OffloadReport::summary(const std::vector<double>& steps) const {
   if (std::isnan(link_)) return "";
-  const double step_s = median_after(steps, kWarmupSteps);
+  const double step_s = median_of_steps(steps);
   std::string text = fmt::format("no time of a step: the first {} warm up", kWarmupSteps);
   if (std::isfinite(step_s)) {
     text = fmt::format("a step took {:.4g} ms, the median after {} of warm-up", 1e3 * step_s, kWarmupSteps);

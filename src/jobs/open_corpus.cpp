@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "errors.hpp"
+#include "jobs/failure.hpp"
 #include "kernels/core/events.hpp"
 
 namespace tessera::jobs {
@@ -41,12 +41,10 @@ void fail_by_files(parallel::World& world, const Sharing& sharing, const std::st
 }
 
 [[noreturn]] void stop_together(parallel::World& world, const std::string& mine, const std::string& name) {
-  const std::vector<std::string> reasons = world.all_gather(mine);
-  const auto reason =
-      std::find_if(reasons.begin(), reasons.end(), [](const std::string& text) { return !text.empty(); });
+  const std::string reason = first_word(world, mine);
   world.fail(Failure(
       Exit::stopped,
-      fmt::format("stopped by {} while the tokens of {} were checked: start it again as before", *reason, name)));
+      fmt::format("stopped by {} while the tokens of {} were checked: start it again as before", reason, name)));
 }
 
 }  // namespace

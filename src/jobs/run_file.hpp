@@ -1,9 +1,13 @@
 /// run.h5 of a training run, which rank 0 writes between steps that all ranks make, with what each rank has measured.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "io/event_log.hpp"
@@ -28,11 +32,12 @@ class RunFile {
   explicit RunFile(parallel::World& world) : world_(world) {}
 
   /// On rank 0; the other ranks have no trace.
-  void open(std::unique_ptr<io::Trace> trace);
+  void open(std::unique_ptr<io::Trace> trace) {
+    trace_ = std::move(trace);
+    kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
+  }
   /// On every other rank whose events are kept, which goes on after `step` steps.
   void open_log(std::int64_t step) { log_ = std::make_unique<io::EventLog>(step + 1); }
-  /// Whether this rank's reports become rows of the file, from now on.
-  void record_events(bool is_recording);
   void close() {
     trace_.reset();
     log_.reset();
@@ -40,17 +45,53 @@ class RunFile {
   explicit operator bool() const { return trace_ != nullptr; }
   io::Trace* operator->() const { return trace_.get(); }
 
+  /// Whether this rank's reports become rows of the file, from now on.
+  void record_events(bool is_recording) {
+    if (trace_) trace_->record_events(is_recording);
+    if (log_) log_->record_events(is_recording);
+  }
+
   /// Adds a step: of the run on rank 0, and of this rank. On all ranks, but not collective: nothing is exchanged or
   /// written before the next flush().
-  void add(const io::StepRecord& record, const train::StepNumbers& numbers, bool is_profiled);
+  void add(const io::StepRecord& record, const train::StepNumbers& numbers, bool is_profiled) {
+    memory_.refresh();
+    mine_.push_back(rank_record(numbers, is_profiled, memory_));
+    if (trace_) trace_->add(record);
+    if (log_) log_->set_step(record.step + 1);
+  }
   bool is_flush_due() const { return trace_ && trace_->is_flush_due(); }  // on rank 0
 
   /// Adds up the kernels of profiled steps.
-  void add(const kernels::KernelTimer& timer);
+  void add(const kernels::KernelTimer& timer) {
+    for (const auto& row : timer.rows()) {
+      auto same =
+          std::find_if(kernels_.begin(), kernels_.end(), [&](const io::KernelRow& k) { return k.label == row.label; });
+      if (same == kernels_.end()) {
+        kernels_.push_back({row.label, row.calls, row.total_s, row.min_s, row.max_s});
+      } else {
+        same->calls += row.calls;
+        same->total_s += row.total_s;
+        same->min_s = std::min(same->min_s, row.min_s);
+        same->max_s = std::max(same->max_s, row.max_s);
+      }
+    }
+    if (trace_) trace_->set_kernels(kernels_);
+  }
 
   /// Writes the file, after `work` on it, on rank 0, with what all ranks have added; a failure there is that of all.
   /// Collective.
-  void flush(const std::function<void(io::Trace&)>& work = [](io::Trace&) {});
+  void flush(const std::function<void(io::Trace&)>& work = [](io::Trace&) {}) {
+    const auto watch = world_.watch("run.h5", parallel::kPatience);
+    timed(seconds_, [&] {
+      gather(world_, mine_, trace_ ? &trace_->rank_steps() : nullptr);
+      mine_.clear();
+      gather_events();
+      world_.agree_on_root([&] {
+        work(*trace_);
+        trace_->flush();
+      });
+    });
+  }
 
   /// How this start ends, for the next flush: on rank 0.
   void set_end(const std::string& reason) {
@@ -60,7 +101,27 @@ class RunFile {
   double seconds() const { return seconds_; }  // spent here, on rank 0
 
  private:
-  void gather_events();
+  /// Brings the rows of the other ranks to rank 0, in its time.
+  void gather_events() {
+    if (!world_.any(log_ && log_->has_rows())) return;
+    const double since_1970_s = io::wall_clock_s() - events::now_s();  // of this process's time 0
+    std::string mine;                                                  // that time, then the rows
+    if (log_) {
+      mine.resize(sizeof since_1970_s);
+      std::memcpy(mine.data(), &since_1970_s, sizeof since_1970_s);
+      mine += io::pack(log_->take());
+    }
+    const std::vector<std::string> all = world_.all_gather(mine);
+    if (!trace_) return;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank].empty()) continue;
+      double theirs_s = 0;
+      std::memcpy(&theirs_s, all[rank].data(), sizeof theirs_s);
+      io::EventRows rows = io::unpack(std::string_view(all[rank]).substr(sizeof theirs_s));
+      rows.shift(theirs_s - since_1970_s);
+      trace_->add(std::move(rows), static_cast<std::int32_t>(rank));
+    }
+  }
 
   parallel::World& world_;
   std::unique_ptr<io::Trace> trace_;

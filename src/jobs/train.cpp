@@ -15,7 +15,6 @@
 #include "io/console.hpp"
 #include "io/trace.hpp"
 #include "jobs/checkpoints.hpp"
-#include "jobs/counted_steps.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/gemm_algorithms.hpp"
 #include "jobs/jobs.hpp"
@@ -23,9 +22,12 @@
 #include "jobs/mfu.hpp"
 #include "jobs/offload_report.hpp"
 #include "jobs/open_corpus.hpp"
+#include "jobs/owner.hpp"
 #include "jobs/placement.hpp"
 #include "jobs/cores.hpp"
 #include "jobs/run_file.hpp"
+#include "jobs/statistics.hpp"
+#include "jobs/status.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/failure.hpp"
 #include "jobs/training_sample.hpp"
@@ -52,6 +54,8 @@ class TrainingRun {
         console_(console_style(context), settings_.trace.every_steps),
         mfu_(settings_, world_),
         stop_(settings_.train.time_limit_s),
+        owner_(settings_.job.directory),
+        status_(settings_.job.directory),
         trace_(world_) {}
 
   Exit run() {
@@ -66,6 +70,7 @@ class TrainingRun {
   /// GPU (exit 7) that could wait for ever. Collective.
   void close(Exit code) {
     trace_.set_end(fmt::format("failed: exit {}", static_cast<int>(code)));
+    if (trainer_) tell("failed");
     trace_.close();
     if (code == Exit::hang) return;
     disconnect();
@@ -92,6 +97,8 @@ class TrainingRun {
     directory_.emplace(context_, continues, take_note_);
     const Beginning beginning = find_beginning(context_, continues, *corpus_, take_note_);
     if (is_at_end(beginning)) return false;
+    world_.agree_on_root(
+        [&] { owner_.begin(beginning.checkpoint && continues ? beginning.checkpoint->state().step : 0, continues); });
     make_trainer(beginning);
     world_.agree([&] { note(offload_.measure(*plan_, settings_, world_, *trainer_)); });
     open_trace(beginning, continues);
@@ -198,6 +205,7 @@ class TrainingRun {
 
   Exit loop() {
     console_.begin(step_, settings_.train.steps);
+    tell("running");
     loss_scale_ = trainer_->scalars().loss_scale;
     start_s_ = events::now_s();
     first_step_ = step_;
@@ -219,6 +227,7 @@ class TrainingRun {
     if (last_checkpoint_ != step_ && settings_.checkpoint.at_end) save();
     trace_.set_end("finished");
     trace_.flush();
+    tell("finished");
     summarize();
     return Exit::finished;
   }
@@ -229,10 +238,8 @@ class TrainingRun {
     const int due = world_.max(stop_.is_due() ? stop : trace_.is_flush_due() ? flush : nothing);
     if (due == flush) trace_.flush();
     if (due != stop) return "";
-    for (const std::string& reason : world_.all_gather(stop_.reason())) {
-      if (!reason.empty()) return reason;
-    }
-    return "a request";  // which arrived between the two exchanges
+    const std::string reason = first_word(world_, stop_.reason());
+    return reason.empty() ? "a request" : reason;  // one that arrived between the two exchanges
   }
 
   Exit stopped(const std::string& reason) {
@@ -240,6 +247,7 @@ class TrainingRun {
     if (last_checkpoint_ != step_) save();
     trace_.set_end("stopped by " + reason);
     trace_.flush();
+    tell("stopped");
     summarize();
     note(fmt::format("stopped by {} after step {}: resume with --resume auto\n", reason, step_));
     return Exit::stopped;
@@ -303,6 +311,7 @@ class TrainingRun {
       validated_step_ = step;
     }
     console_.step(record);
+    if (status_.is_due()) tell("running");
     trace_.add(record, numbers, is_profiled);
     if (saves_after(step)) save();
   }
@@ -358,7 +367,7 @@ class TrainingRun {
     trace_.flush();
     world_.fail(
         Failure(Exit::numbers,
-                fmt::format("step {}: loss {} and gradient norm {} are not usable, and no checkpoint contains their "
+                fmt::format("step {}: loss {} and gradient norm {} are unusable, and no checkpoint contains their "
                             "results{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
                             step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
                             last_checkpoint_ < 0         ? ""
@@ -379,9 +388,12 @@ class TrainingRun {
     const auto watch = world_.watch("a checkpoint", parallel::kPatience);
     // A resume continues from here, so the rows up to here must be on disk.
     trace_.flush();
-    timed(checkpoint_s_,
+    double took_s = 0;
+    timed(took_s,
           [&] { save_checkpoint(context_, *trainer_, *corpus_, step_, sample_, trace_ ? trace_->run_id() : ""); });
+    checkpoint_s_ += took_s;
     last_checkpoint_ = step_;
+    world_.agree_on_root([&] { note(owner_.checkpoint_took(took_s)); });
   }
 
   /// Prints where this start's wall time went. The trace's share is rank 0's time in it outside of steps.
@@ -412,6 +424,10 @@ class TrainingRun {
     trace_.flush([&](io::Trace& trace) { trace.set_sample(sample->prompt, sample->tokens); });
   }
 
+  void tell(const char* state) {
+    if (world_.rank() == 0) status_.write(state, console_.progress());
+  }
+
   void note(const std::string& text) {
     if (world_.rank() != 0) return;
     std::string_view rest = text;
@@ -430,6 +446,8 @@ class TrainingRun {
   const Note take_note_ = [this](const std::string& text) { note(text); };
   const Mfu mfu_;
   StopRequest stop_;
+  Owner owner_;
+  Status status_;
   std::optional<RunDirectory> directory_;
   std::optional<train::Plan> plan_;
   std::optional<data::Corpus> corpus_;

@@ -110,18 +110,17 @@ void verify(const Context& context) {
   const kernels::AttentionChoice choice = train::choose_attention(settings.attention, kDtype<Scalar>, D);
   const bool stores_scores = kernels::stores_scores(choice.kind);
   const std::int64_t pairs = stores_scores ? B * H * Tq * Tk : 0;
-  const int workspace_shape[] = {static_cast<int>(B), static_cast<int>(H), static_cast<int>(Tq), static_cast<int>(D)};
-  const auto& [b, h, tq, d] = workspace_shape;
+  const int b = static_cast<int>(B), h = static_cast<int>(H), tq = static_cast<int>(Tq), d = static_cast<int>(D);
   const std::int64_t workspace_bytes =
       std::max(kernels::attention_forward_workspace_bytes(choice, kDtype<Scalar>, b, h, tq, d),
                kernels::attention_workspace_bytes(choice, b, h, tq, d));  // one after the other
-  const std::int64_t needed =
-      static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) + workspace_bytes +
-      kernels::attention_scratch_bytes(choice, kDtype<Scalar>, static_cast<int>(Tk), static_cast<int>(D));
+  const std::int64_t needed = static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) +
+                              workspace_bytes +
+                              kernels::attention_scratch_bytes(choice, kDtype<Scalar>, static_cast<int>(Tk), d);
   const std::int64_t available = available_bytes();
   if (needed > available) {
     throw Failure(Exit::out_of_memory,
-                  fmt::format("{}: these shapes need {} of memory and {} are available; use fewer heads or a shorter "
+                  fmt::format("{}: these shapes need {} of memory, but {} are available; use fewer heads or a shorter "
                               "sequence",
                               settings.job.input, memory::readable_bytes(needed), memory::readable_bytes(available)));
   }

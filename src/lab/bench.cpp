@@ -4,9 +4,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -14,14 +12,14 @@
 #include "build_info.hpp"
 #include "io/answer.hpp"
 #include "io/h5.hpp"
+#include "jobs/directory.hpp"
 #include "jobs/memory.hpp"
-#include "jobs/placement.hpp"
+#include "jobs/statistics.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/core/random.hpp"
-#include "parallel/collectives/collective.hpp"
 
 namespace tessera::lab {
 
@@ -32,14 +30,11 @@ Timing summarize(std::vector<double> seconds) {
   if (seconds.empty()) return t;
   t.first_s = seconds.front();
   std::sort(seconds.begin(), seconds.end());
-  const std::size_t n = seconds.size();
   t.min_s = seconds.front();
-  t.median_s = (seconds[(n - 1) / 2] + seconds[n / 2]) / 2;
-  t.mean_s = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(n);
-  double squares = 0;
-  for (const double s : seconds) squares += (s - t.mean_s) * (s - t.mean_s);
-  t.std_s = n > 1 ? std::sqrt(squares / static_cast<double>(n - 1)) : 0;
-  t.repeats = static_cast<std::int64_t>(n);
+  t.median_s = median_of(seconds);
+  t.mean_s = mean_of(seconds);
+  t.std_s = deviation_of(seconds);
+  t.repeats = std::ssize(seconds);
   return t;
 }
 
@@ -48,49 +43,85 @@ std::int64_t repeats_within(const Bench& bench, double once_s) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(bench.row_limit_s / once_s));
 }
 
-Timing time_repeats(const Bench& bench, const Exec& exec, const std::function<void()>& work) {
+namespace {
+
+/// `work` on one rank alone, or where `world` is given on all ranks together.
+Timing time_runs(const Bench& bench, parallel::World* world, const Exec& exec, bool is_queued,
+                 const std::function<void()>& work) {
+  const auto run = [&] {
+    std::optional<parallel::World::Watch> watch;
+    if (world != nullptr) watch.emplace(*world, "a collective operation", parallel::kPatience);
+    work();
+  };
+  const auto fence = [&] {
+    std::optional<parallel::World::Watch> watch;
+    if (world != nullptr) watch.emplace(*world, "the end of collective operations", parallel::kPatience);
+    exec.fence();
+  };
+  const auto any = [&](bool mine) { return world != nullptr ? world->any(mine) : mine; };
+  const auto slowest = [&](std::vector<double> mine) { return world != nullptr ? world->max(std::move(mine)) : mine; };
+  const auto meet = [&] {
+    if (world != nullptr) world->barrier();
+  };
+  const bool waits_each = world != nullptr && !is_queued;
+
   // 1. the first run of the warm-up, then bench.rest_ms of rest
   std::int64_t warmup = bench.warmup;
-  const auto rest = std::chrono::duration<double, std::milli>(bench.rest_ms);
-  if (bench.rest_ms > 0 && (warmup > 0 || bench.warmup_ms > 0)) {
-    work();
-    exec.fence();
-    --warmup;
+  if (world == nullptr) {
+    if (bench.rest_ms > 0 && (warmup > 0 || bench.warmup_ms > 0)) {
+      run();
+      fence();
+      --warmup;
+    }
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(bench.rest_ms));
   }
-  std::this_thread::sleep_for(rest);
 
-  // 2. the rest of the warm-up; its fastest run decides how many repeats there is time for. On a device the last run is
-  //    left to phase 3
-  const std::int64_t leading = kernels::kIsHost<Exec> ? 0 : 1;
+  // 2. the rest of the warm-up; its fastest run, on its slowest rank, decides how many repeats there is time for. Its
+  //    last run is left to phase 3 where repeats queue behind it
+  const std::int64_t leading = is_queued ? 1 : 0;
   const double start_s = events::now_s();
   double once_s = INFINITY;
-  for (; warmup > leading || 1e3 * (events::now_s() - start_s) < bench.warmup_ms; --warmup) {
+  const auto is_early = [&] { return bench.warmup_ms > 0 && any(1e3 * (events::now_s() - start_s) < bench.warmup_ms); };
+  for (; warmup > leading || is_early(); --warmup) {
+    meet();
     const double before_s = events::now_s();
-    work();
-    exec.fence();
-    once_s = std::min(once_s, events::now_s() - before_s);
+    run();
+    fence();
+    once_s = std::min(once_s, slowest({events::now_s() - before_s})[0]);
   }
-  const bool leads = leading == 1 && (warmup > 0 || bench.warmup_ms > 0);
 
   // 3. enqueue all repeats
-  const bool waits = bench.row_limit_s > 0 && std::isinf(once_s);
+  const bool waits = bench.row_limit_s > 0 && std::isinf(once_s);  // the time of one is unknown
   const auto repeats = static_cast<int>(waits ? bench.repeats : repeats_within(bench, once_s));
   kernels::StreamTimer<Exec> timer(2 * repeats);
-  exec.fence();
-  if (leads) work();
+  fence();
+  meet();
+  if (is_queued && (warmup > 0 || bench.warmup_ms > 0)) run();
   const double begin_s = events::now_s();
   int counted = 0;
   for (; counted < repeats; ++counted) {
-    if (waits && counted > 0 && events::now_s() - begin_s >= bench.row_limit_s) break;
+    if (waits && counted > 0 && any(events::now_s() - begin_s >= bench.row_limit_s)) break;
+    if (waits_each) meet();
     timer.mark(exec, 2 * counted);
-    work();
+    run();
     timer.mark(exec, 2 * counted + 1);
-    if (waits) exec.fence();
+    if (waits || waits_each) fence();
   }
-  exec.fence();
+  fence();
   std::vector<double> seconds;
   for (int i = 0; i < counted; ++i) seconds.push_back(timer.seconds(2 * i, 2 * i + 1));
-  return summarize(std::move(seconds));
+  return summarize(slowest(std::move(seconds)));
+}
+
+}  // namespace
+
+Timing time_repeats(const Bench& bench, const Exec& exec, const std::function<void()>& work) {
+  return time_runs(bench, nullptr, exec, !kernels::kIsHost<Exec>, work);
+}
+
+Timing time_together(const Bench& bench, parallel::World& world, const Exec& exec, bool is_queued,
+                     const std::function<void()>& work) {
+  return time_runs(bench, &world, exec, is_queued, work);
 }
 
 namespace {
@@ -181,19 +212,13 @@ std::string BenchTable::line(std::size_t row) const {
 void BenchTable::write(io::h5::File& file, const Context& context) const {
   io::h5::Group info = file.make_group("info");
   info.set_attribute("format", "tessera bench");
-  info.set_attribute("version", build_info::version());
-  info.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
-  info.set_attribute("build", build_info::summary() + ", " + build_info::flags());
+  jobs::write_origin(info, context);
   info.set_attribute("blas", kernels::gemm_library());
-  io::write_launch(info, jobs::launch_of(context.world));
   const kernels::DeviceInfo device = kernels::device_info<Exec>();
   info.set_attribute("device", device_text());
   info.set_attribute("device_name", device.name);
   info.set_attribute("device_bytes", device.total_bytes);
-  info.set_attribute("transport", context.world.size() > 1 ? context.world.collectives().description() : "");
   info.set_attribute("execution_space", Exec::name());
-  info.set_attribute("command", context.command);
-  info.set_attribute("deck", context.deck.resolved);
   std::vector<std::int64_t> index(rows_.size());
   std::iota(index.begin(), index.end(), 0);
   io::h5::Dataset scale = file.write("row", index, {"1", "row of the table"});
@@ -210,6 +235,48 @@ void BenchTable::write(io::h5::File& file, const Context& context) const {
       file.write(first.column, values, {first.units, first.column}).attach_scale(scale, 0);
     }
   }
+}
+
+BenchResult::BenchResult(const Context& context, std::function<void(io::h5::File&)> more)
+    : context_(context), more_(std::move(more)), path_(result_path(context, "bench.h5")) {}
+
+void BenchResult::add(std::vector<BenchTable::Cell> row) {
+  table_.add(std::move(row));
+  if (table_.rows() == 1) {
+    io::answer(fmt::format("{}, {}\n{}\n", build_info::summary(), device_text(), table_.header()));
+  }
+  io::answer(fmt::format("{}\n", table_.line(table_.rows() - 1)));
+  replace_file(part_path(path_), [this](io::h5::File& file) {
+    table_.write(file, context_);
+    if (more_) more_(file);
+  });
+}
+
+void BenchResult::publish() const { publish_part(context_, path_); }
+
+Exit bench_on_root(const Context& context, const std::function<void(BenchResult&)>& measure) {
+  context.world.agree_on_root([&] {
+    BenchResult result(context);
+    measure(result);
+    result.publish();
+  });
+  return Exit::finished;
+}
+
+Exit bench_together(const Context& context, const std::function<std::vector<BenchTable::Cell>()>& measure,
+                    std::function<void(io::h5::File&)> more) {
+  std::optional<BenchResult> result;
+  const auto on_root = [&](const std::function<void()>& work) {
+    const auto watch = context.world.watch("the result of the benchmark", parallel::kPatience);
+    context.world.agree_on_root(work);
+  };
+  on_root([&] { result.emplace(context, std::move(more)); });
+  std::vector<BenchTable::Cell> row = measure();
+  on_root([&] {
+    result->add(std::move(row));
+    result->publish();
+  });
+  return Exit::finished;
 }
 
 void require_several_ranks(parallel::World& world, const std::string& why) {

@@ -1,9 +1,11 @@
-/// Shared by the bench jobs: repeated timing, and a table of rows for the console and for HDF5.
+/// Shared by the bench jobs: repeated timing, and a table of rows for the console and for job.output, or bench.h5 in
+/// the job's directory.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +35,11 @@ std::int64_t repeats_within(const Bench& bench, double once_s);
 /// the host waits only at the end, so that no gap between launches is timed. If bench.row_limit_s limits the repeats
 /// and no warm-up run has shown how long one takes, the host waits after each.
 Timing time_repeats(const Bench& bench, const kernels::Device& exec, const std::function<void()>& work);
+
+/// The same of work that all ranks run together: as many runs on each, and of each repeat the time of the slowest rank,
+/// without a pause. Unless `is_queued`, each repeat follows a barrier, and the host waits for it. Collective.
+Timing time_together(const Bench& bench, parallel::World& world, const kernels::Device& exec, bool is_queued,
+                     const std::function<void()>& work);
 
 /// Fills x with independent numbers of mean `mean` and standard deviation `deviation`, approximately normal (sums of
 /// four uniform ones), the same on every device. Scalar is float, bfloat16 or float16.
@@ -67,6 +74,8 @@ class BenchTable {
   static Cell detail(std::string column, std::string units, double value) {
     return {std::move(column), std::move(units), value, {}, true};
   }
+  static Cell ms(std::string column, double seconds) { return number(std::move(column), "ms", 1e3 * seconds); }
+  static Cell ms_detail(std::string column, double seconds) { return detail(std::move(column), "ms", 1e3 * seconds); }
   static Cell text(std::string column, std::string value, std::string_view longest = "") {
     return {std::move(column), "", 0, std::move(value), false, std::max(longest.size(), std::size_t{8})};
   }
@@ -82,6 +91,61 @@ class BenchTable {
  private:
   std::vector<std::vector<Cell>> rows_;
 };
+
+/// The table of a job on its way to the console and to its file. For rank 0.
+class BenchResult {
+ public:
+  /// `more` writes what belongs into the file beside the table. Refuses what result_path() refuses.
+  explicit BenchResult(const Context& context, std::function<void(io::h5::File&)> more = {});
+
+  /// Adds a row and prints it; build, device and header before the first. The rows so far are then in part_path().
+  void add(std::vector<BenchTable::Cell> row);
+
+  /// Makes that the job's result and prints its path. Refuses what write_result() refuses.
+  void publish() const;
+
+ private:
+  const Context& context_;
+  std::function<void(io::h5::File&)> more_;
+  std::string path_;
+  BenchTable table_;
+};
+
+/// Runs a job whose work is that of rank 0: `measure` adds its rows.
+Exit bench_on_root(const Context& context, const std::function<void(BenchResult&)>& measure);
+
+/// Runs a job of one row, which all ranks measure; that of rank 0 counts. A failure to keep it is that of all.
+Exit bench_together(const Context& context, const std::function<std::vector<BenchTable::Cell>()>& measure,
+                    std::function<void(io::h5::File&)> more = {});
+
+/// Runs `measure` with a Row that every rank has freed when this returns. Ranks may have mapped each other's memory:
+/// row.disconnect() ends that; after a failure of this rank alone row.keep() lets it live until the process ends.
+/// Returns a lack of memory that is common to all ranks. Collective.
+template <class Row>
+std::optional<parallel::AgreedError> run_row(parallel::World& world, const std::function<void(Row&)>& measure) {
+  std::optional<parallel::AgreedError> failure;
+  {
+    Row row;
+    try {
+      measure(row);
+    } catch (const std::exception& caught) {
+      const auto* all = dynamic_cast<const parallel::AgreedError*>(&caught);
+      if (all == nullptr || static_cast<Exit>(all->exit_code()) != Exit::out_of_memory) {
+        world.leave(caught);
+        row.keep();
+        throw;
+      }
+      failure = *all;
+    }
+    const auto watch = world.watch("the end of the row");
+    row.disconnect();
+    world.barrier();
+  }
+  // whoever reads the free memory next does so after every rank has released its own
+  const auto watch = world.watch("the exchange after the row");
+  world.barrier();
+  return failure;
+}
 
 /// Refuses (exit 2) one rank alone; `why` says what the job does with several. Collective.
 void require_several_ranks(parallel::World& world, const std::string& why);

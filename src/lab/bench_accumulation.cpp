@@ -9,9 +9,7 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
-#include "lab/bench_result.hpp"
+#include "lab/bench.hpp"
 
 namespace tessera::lab {
 namespace {
@@ -59,8 +57,7 @@ void add_narrow(const Bench& bench, const Add& add) {
 
 Exit bench_accumulation(const Context& context) {
   const Bench& bench = context.settings().section<Bench>();
-  context.world.agree_on_root([&] {
-    BenchResult result(context);
+  return bench_on_root(context, [&](BenchResult& result) {
     const double exact = static_cast<double>(bench.terms) * bench.addend;
     const auto add = [&](const std::string& accumulator, const std::string& addend, double value, double sum) {
       using T = BenchTable;
@@ -73,9 +70,7 @@ Exit bench_accumulation(const Context& context) {
     add("fp32", "fp32", addend, accumulate<float>(addend, bench.terms));
     add_narrow<float16>(bench, add);
     add_narrow<bfloat16>(bench, add);
-    result.publish();
   });
-  return Exit::finished;
 }
 
 }  // namespace tessera::lab

@@ -15,7 +15,7 @@
 #include <optional>
 #include <utility>
 
-#include "lab/bench_result.hpp"
+#include "lab/bench.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/memory.hpp"
 #include "kernels/attention/attention.hpp"
@@ -227,15 +227,12 @@ Case case_of(const config::Settings& settings) {
 }  // namespace
 
 Exit bench_attention(const Context& context) {
-  context.world.agree_on_root([&] {
-    BenchResult result(context);
+  return bench_on_root(context, [&](BenchResult& result) {
     const Case c = case_of(context.settings());
-    Measured measured;
-    with_scalar(c.dtype, [&]<class Scalar>() { measured = measure<Scalar>(c, context.settings().section<Bench>()); });
-    result.add(row_of(c, measured));
-    result.publish();
+    with_scalar(c.dtype, [&]<class Scalar>() {
+      result.add(row_of(c, measure<Scalar>(c, context.settings().section<Bench>())));
+    });
   });
-  return Exit::finished;
 }
 
 }  // namespace tessera::lab

@@ -7,10 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -18,11 +15,9 @@
 #include <vector>
 
 #include "io/answer.hpp"
-#include "lab/bench_result.hpp"
+#include "lab/bench.hpp"
 #include "lab/bus_bandwidth.hpp"
 #include "jobs/memory.hpp"
-#include "kernels/core/events.hpp"
-#include "kernels/core/stream_timer.hpp"
 #include "memory/arena.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "parallel/collectives/mpi.hpp"
@@ -42,70 +37,11 @@ struct Case {
   std::int64_t bytes() const { return elements * bytes_of(dtype); }
 };
 
-struct Measured {
-  std::string outcome = "ok";
-  Timing timing;
-  std::int64_t needed_bytes = 0;  // per rank
-};
-
 Operation operation_named(const std::string& word) {
   for (const Operation operation : parallel::kOperations) {
     if (word_of(operation) == word) return operation;
   }
   throw std::invalid_argument(fmt::format("no collective operation is called \"{}\"", word));
-}
-
-/// Work that every rank runs at the same time; what is enqueued later on `exec` follows its completion.
-using Work = std::function<void(const Exec&)>;
-
-/// Times `work` on all ranks: as many runs on each, and of each repeat the time of the slowest rank. Collective.
-Timing time_together(const Bench& bench, parallel::World& world, const Exec& exec, bool is_queued, const Work& work) {
-  const auto run = [&] {
-    const auto watch = world.watch("a collective operation", parallel::kPatience);
-    work(exec);
-  };
-  const auto fence = [&] {
-    const auto watch = world.watch("the end of collective operations", parallel::kPatience);
-    exec.fence();
-  };
-
-  // 1. warm up; the fastest run, on its slowest rank, determines how many repeats there is time for
-  const std::int64_t leading = is_queued ? 1 : 0;
-  std::int64_t warmup = bench.warmup;
-  const double start_s = events::now_s();
-  double once_s = INFINITY;
-  const auto goes_on = [&] {
-    return warmup > leading || (bench.warmup_ms > 0 && world.any(1e3 * (events::now_s() - start_s) < bench.warmup_ms));
-  };
-  for (; goes_on(); --warmup) {
-    world.barrier();
-    const double before_s = events::now_s();
-    run();
-    fence();
-    once_s = std::min(once_s, world.max(std::vector<double>{events::now_s() - before_s})[0]);
-  }
-
-  // 2. the repeats
-  const bool waits = bench.row_limit_s > 0 && std::isinf(once_s);  // the time of one is unknown
-  const auto repeats = static_cast<int>(waits ? bench.repeats : repeats_within(bench, once_s));
-  kernels::StreamTimer<Exec> timer(2 * repeats);
-  fence();
-  world.barrier();
-  if (is_queued && (warmup > 0 || bench.warmup_ms > 0)) run();
-  const double begin_s = events::now_s();
-  int counted = 0;
-  for (; counted < repeats; ++counted) {
-    if (waits && counted > 0 && world.any(events::now_s() - begin_s >= bench.row_limit_s)) break;
-    if (!is_queued) world.barrier();
-    timer.mark(exec, 2 * counted);
-    run();
-    timer.mark(exec, 2 * counted + 1);
-    if (waits || !is_queued) fence();
-  }
-  fence();
-  std::vector<double> seconds;
-  for (int i = 0; i < counted; ++i) seconds.push_back(timer.seconds(2 * i, 2 * i + 1));
-  return summarize(world.max(std::move(seconds)));
 }
 
 /// Memory that a rank needs for a case: the message and, on a host, what MPI sums in.
@@ -141,6 +77,11 @@ std::unique_ptr<parallel::Transfer> make_transfer(Operation operation, parallel:
 struct RowMemory {
   std::optional<memory::Arena<Exec>> arena;
   std::unique_ptr<parallel::Transfer> transfer;
+
+  void keep() {
+    if (arena) arena->keep_until_exit();
+  }
+  void disconnect() { transfer.reset(); }
 };
 
 void measure(const Case& c, const Bench& bench, parallel::World& world, const memory::Layout& layout,
@@ -163,69 +104,43 @@ void measure(const Case& c, const Bench& bench, parallel::World& world, const me
     world.agree([&] { row.transfer->connect(); });
   }
   // started again before the host has seen it complete: what follows in the stream waits for it, as in a graph
-  const Work work = [&](const Exec& instance) {
+  const Exec& instance = collectives.instance();
+  timing = time_together(bench, world, instance, collectives.is_asynchronous(), [&] {
     row.transfer->start(instance);
     row.transfer->join(instance);
-  };
-  timing = time_together(bench, world, collectives.instance(), collectives.is_asynchronous(), work);
+  });
 }
 
 /// Measures a row, whose memory every rank has freed when this returns.
-Measured measure_case(const Case& c, const Bench& bench, parallel::World& world) {
-  Measured m;
+std::vector<BenchTable::Cell> measure_case(const Case& c, const Bench& bench, parallel::World& world) {
   memory::TensorId message = memory::kAbsent;
   const memory::Layout layout = layout_of(c, world.collectives(), message);
-  m.needed_bytes = layout.total_bytes();
+  const std::int64_t needed = layout.total_bytes();
   const auto watch = world.watch("the exchange between rows");
   const auto limit = static_cast<std::int64_t>(bench.memory_limit_gib * (1 << 30));
   const MemoryShare share{share_of_memory(world).ranks, 0};
-  const bool fits_limit = limit == 0 || m.needed_bytes <= limit;
-  if (world.any(!fits_limit || !fits(layout, share))) {
-    m.outcome = "out of memory";
-    return m;
-  }
-  {
-    RowMemory row;
-    try {
-      measure(c, bench, world, layout, message, row, m.timing);
-    } catch (const std::exception& caught) {
-      const auto* all = dynamic_cast<const parallel::AgreedError*>(&caught);
-      if (all == nullptr || all->exit_code() != static_cast<int>(Exit::out_of_memory)) {
-        world.leave(caught);
-        if (row.arena) row.arena->keep_until_exit();
-        throw;
-      }
-      m.outcome = "out of memory";
-    }
-    row.transfer.reset();
-    world.barrier();
-  }
-  world.barrier();  // the next row reads the free memory after every rank has released this one's
-  return m;
-}
-
-std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m, const parallel::World& world,
-                                     const std::string& collectives) {
+  const bool has_room = (limit == 0 || needed <= limit) && fits(layout, share);
+  Timing timing;
+  const bool is_out_of_memory = world.any(!has_room) || run_row<RowMemory>(world, [&](RowMemory& row) {
+                                  measure(c, bench, world, layout, message, row, timing);
+                                });
+  const double mean_s = timing.mean_s;
   using T = BenchTable;
-  const auto ms = [](const char* column, double seconds) { return T::number(column, "ms", 1e3 * seconds); };
-  const auto ms_detail = [](const char* column, double seconds) { return T::detail(column, "ms", 1e3 * seconds); };
-  const double mean_s = m.timing.mean_s;
-  const auto gbyte_per_s = [&](const char* column, double value) { return T::number(column, "GB/s", value); };
   return {T::text("operation", std::string(word_of(c.operation)), "reduce_scatter"),
-          T::text("collectives", collectives),
+          T::text("collectives", world.collectives().means_of(c.operation)),
           T::text("dtype", std::string(name_of(c.dtype))),
           T::count("ranks", world.size()),
           T::number("bytes", "B", static_cast<double>(c.bytes())),
-          ms("mean_ms", mean_s),
-          ms("min_ms", m.timing.min_s),
-          ms("std_ms", m.timing.std_s),
-          ms_detail("median_ms", m.timing.median_s),
-          ms_detail("first_ms", m.timing.first_s),
-          T::detail("repeats", "1", static_cast<double>(m.timing.repeats)),
-          gbyte_per_s("algorithm_gbyte_per_s", algorithm_gbyte_per_s(c.bytes(), mean_s)),
-          gbyte_per_s("bus_gbyte_per_s", bus_gbyte_per_s(c.operation, world.size(), c.bytes(), mean_s)),
-          T::detail("needed_mib", "MiB", static_cast<double>(m.needed_bytes) / 1048576),
-          T::text("outcome", m.outcome, "out of memory")};
+          T::ms("mean_ms", mean_s),
+          T::ms("min_ms", timing.min_s),
+          T::ms("std_ms", timing.std_s),
+          T::ms_detail("median_ms", timing.median_s),
+          T::ms_detail("first_ms", timing.first_s),
+          T::detail("repeats", "1", static_cast<double>(timing.repeats)),
+          T::number("algorithm_gbyte_per_s", "GB/s", algorithm_gbyte_per_s(c.bytes(), mean_s)),
+          T::number("bus_gbyte_per_s", "GB/s", bus_gbyte_per_s(c.operation, world.size(), c.bytes(), mean_s)),
+          T::detail("needed_mib", "MiB", static_cast<double>(needed) / 1048576),
+          T::text("outcome", is_out_of_memory ? "out of memory" : "ok", "out of memory")};
 }
 
 }  // namespace
@@ -234,15 +149,13 @@ Exit bench_comm(const Context& context) {
   const Bench& bench = context.settings().section<Bench>();
   parallel::World& world = context.world;
   require_several_ranks(world, "bench.comm times what ranks send each other");
-  SharedBenchResult result(context);
-  if (world.rank() == 0) io::answer(fmt::format("transport  {}\n", world.collectives().description()));
-  const Operation operation = operation_named(bench.operation);
-  const Dtype dtype = dtype_named(bench.dtype);
-  const Case c{operation, dtype, message_elements(operation, world.size(), bench.mbyte * 1'000'000, bytes_of(dtype))};
-  const Measured m = measure_case(c, bench, world);
-  result.add(row_of(c, m, world, world.collectives().means_of(operation)));
-  result.publish();
-  return Exit::finished;
+  return bench_together(context, [&] {
+    if (world.rank() == 0) io::answer(fmt::format("transport  {}\n", world.collectives().description()));
+    const Operation operation = operation_named(bench.operation);
+    const Dtype dtype = dtype_named(bench.dtype);
+    const Case c{operation, dtype, message_elements(operation, world.size(), bench.mbyte * 1'000'000, bytes_of(dtype))};
+    return measure_case(c, bench, world);
+  });
 }
 
 }  // namespace tessera::lab

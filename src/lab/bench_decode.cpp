@@ -4,11 +4,9 @@
 /// the same run copies the keys over the values. A row that is above the memory limit has no times; its outcome says
 /// so. Runs on rank 0.
 
-#include <fmt/format.h>
-
 #include <cmath>
 
-#include "lab/bench_result.hpp"
+#include "lab/bench.hpp"
 #include "jobs/scalars.hpp"
 #include "kernels/attention/decode/decode.hpp"
 #include "kernels/cuda/target.hpp"
@@ -26,34 +24,48 @@ struct Case {
 
   std::int64_t heads() const { return std::int64_t{B} * H; }
   std::int64_t elements() const { return heads() * T * D; }  // of the keys, and of the values
+  double bytes() const { return 2 * static_cast<double>(elements() * bytes_of(dtype)); }  // of both
 };
 
-struct Row {
-  std::string outcome = "ok";
-  int parts = 0;
-  Timing time;
-  double copy_gbyte_per_s = NAN;
-};
+/// `copy` in bytes/s.
+std::vector<BenchTable::Cell> cells_of(const Case& c, int parts, const Timing& time, double copy, const char* outcome) {
+  const double rate = c.bytes() / time.median_s;
+  using T = BenchTable;
+  return {T::text("dtype", std::string(name_of(c.dtype))),
+          T::number("B", "sequences", c.B),
+          T::number("H", "heads", c.H),
+          T::number("T", "keys", c.T),
+          T::number("D", "channels", c.D),
+          T::number("parts", "1", parts),
+          T::ms("median_ms", time.median_s),
+          T::ms_detail("mean_ms", time.mean_s),
+          T::ms("std_ms", time.std_s),
+          T::ms_detail("first_ms", time.first_s),
+          T::detail("repeats", "1", static_cast<double>(time.repeats)),
+          T::number("gbyte_per_s", "GB/s", 1e-9 * rate),
+          T::detail("copy_gbyte_per_s", "GB/s", 1e-9 * copy),
+          T::number("of_copy", "1", rate / copy),
+          T::text("outcome", outcome, "out of memory")};
+}
 
 template <class Scalar>
-Row measure(const Case& c, const Bench& bench, std::int64_t wanted_parts) {
+std::vector<BenchTable::Cell> measure(const Case& c, const Bench& bench, std::int64_t wanted_parts) {
   using Real = Accum<Scalar>;
-  Row row;
-  row.parts = wanted_parts > 0 ? static_cast<int>(wanted_parts) : kernels::decode_parts(kernels::kHere, c.heads(), c.T);
+  const int parts =
+      wanted_parts > 0 ? static_cast<int>(wanted_parts) : kernels::decode_parts(kernels::kHere, c.heads(), c.T);
 
   memory::Layout layout;
   const auto add = [&](const char* label, std::int64_t count, Dtype dtype) {
     return layout.add(label, {count}, dtype, memory::Category::activations, memory::Lifetime::whole_run());
   };
-  const std::int64_t queries = c.heads() * c.D, partials = kernels::decode_partials(c.heads(), c.D, row.parts);
+  const std::int64_t queries = c.heads() * c.D, partials = kernels::decode_partials(c.heads(), c.D, parts);
   const memory::TensorId k = add("k", c.elements(), c.dtype), v = add("v", c.elements(), c.dtype),
                          q = add("q", queries, c.dtype), out = add("out", queries, c.dtype),
                          partial = add("partial", partials, kDtype<Real>),
                          arrived = add("arrived", c.heads(), Dtype::int32), keys = add("keys", c.B, Dtype::int32);
   layout.place();
   if (layout.total_bytes() > row_limit_bytes(bench)) {
-    row.outcome = "out of memory";
-    return row;
+    return cells_of(c, parts, {}, NAN, "out of memory");
   }
 
   const Exec exec;
@@ -81,32 +93,11 @@ Row measure(const Case& c, const Bench& bench, std::int64_t wanted_parts) {
       .out = heads(out, 1),
       .lse = {},
       .scale = static_cast<Real>(1 / std::sqrt(c.D)),
-      .parts = row.parts,
+      .parts = parts,
       .partial = Vector<Real, Exec>(arena.template data<Real>(partial), partials),
       .arrived = ints(arrived, c.heads())};
-  row.time = time_repeats(bench, exec, [&] { decode.launch(exec); });
-  row.copy_gbyte_per_s = 2e-9 * static_cast<double>(c.elements() * bytes_of(c.dtype)) / copy.median_s;
-  return row;
-}
-
-std::vector<BenchTable::Cell> cells_of(const Case& c, const Row& row) {
-  const double rate = 2e-9 * static_cast<double>(c.elements() * bytes_of(c.dtype)) / row.time.median_s;
-  using T = BenchTable;
-  return {T::text("dtype", std::string(name_of(c.dtype))),
-          T::number("B", "sequences", c.B),
-          T::number("H", "heads", c.H),
-          T::number("T", "keys", c.T),
-          T::number("D", "channels", c.D),
-          T::number("parts", "1", row.parts),
-          T::number("median_ms", "ms", 1e3 * row.time.median_s),
-          T::detail("mean_ms", "ms", 1e3 * row.time.mean_s),
-          T::number("std_ms", "ms", 1e3 * row.time.std_s),
-          T::detail("first_ms", "ms", 1e3 * row.time.first_s),
-          T::detail("repeats", "1", static_cast<double>(row.time.repeats)),
-          T::number("gbyte_per_s", "GB/s", rate),
-          T::detail("copy_gbyte_per_s", "GB/s", row.copy_gbyte_per_s),
-          T::number("of_copy", "1", rate / row.copy_gbyte_per_s),
-          T::text("outcome", row.outcome, "out of memory")};
+  const Timing time = time_repeats(bench, exec, [&] { decode.launch(exec); });
+  return cells_of(c, parts, time, c.bytes() / copy.median_s, "ok");
 }
 
 }  // namespace
@@ -114,16 +105,12 @@ std::vector<BenchTable::Cell> cells_of(const Case& c, const Row& row) {
 Exit bench_decode(const Context& context) {
   const config::Settings& settings = context.settings();
   const Bench& bench = settings.section<Bench>();
-  context.world.agree_on_root([&] {
-    BenchResult result(context);
+  return bench_on_root(context, [&](BenchResult& result) {
     const Case c{dtype_named(bench.dtype), static_cast<int>(bench.batch), static_cast<int>(bench.heads),
                  static_cast<int>(bench.length), static_cast<int>(bench.head_width)};
-    Row row;
-    with_scalar(c.dtype, [&]<class Scalar>() { row = measure<Scalar>(c, bench, settings.attention.decode_parts); });
-    result.add(cells_of(c, row));
-    result.publish();
+    with_scalar(c.dtype,
+                [&]<class Scalar>() { result.add(measure<Scalar>(c, bench, settings.attention.decode_parts)); });
   });
-  return Exit::finished;
 }
 
 }  // namespace tessera::lab

@@ -12,15 +12,12 @@
 /// rate of a copy (bytes read plus bytes written) in the same run, `of_bound` that over the time of a token; `of_copy`
 /// counts weights and cache. What does not fit says so in its outcome. Runs on rank 0.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
-#include "lab/bench_result.hpp"
-#include "lab/set_up.hpp"
+#include "lab/bench.hpp"
+#include "lab/kinds.hpp"
 #include "jobs/generation.hpp"
-#include "jobs/mfu.hpp"
 #include "jobs/scalars.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/random.hpp"
@@ -46,22 +43,20 @@ double copy_gbyte_per_s(Bench bench) {
   return 8e-9 * static_cast<double>(words) / copy.median_s;
 }
 
-struct Row {
-  std::string size, outcome = "ok";
-  std::int64_t B, prompt, parts = 0;
-  double parameters = NAN, weight_bytes = NAN, cache_bytes = NAN, planned_bytes = NAN, prompt_s = NAN;
+struct Measured {
+  double prompt_s = NAN;
   Timing token;
 };
 
 template <class Scalar>
-void measure(const config::Settings& settings, const model::Shape& shape, const model::ParamTable& table,
-             const model::GenerateKernels& how, Row& row) {
+Measured measure(const config::Settings& settings, const model::Shape& shape, const model::ParamTable& table,
+                 const model::GenerateKernels& how) {
   const Bench& bench = settings.section<Bench>();
   const Memory<Scalar> weights("tessera::bench::weights", table.flat_count());
   model::initialize_weights(Exec{}, table, settings.job.seed, weights.data());
-  std::vector<std::vector<int>> prompts(row.B);
-  for (std::int64_t b = 0; b < row.B; ++b) {
-    for (std::int64_t i = 0; i < row.prompt; ++i) {
+  std::vector<std::vector<int>> prompts(bench.batch);
+  for (std::int64_t b = 0; b < bench.batch; ++b) {
+    for (std::int64_t i = 0; i < bench.length; ++i) {
       prompts[b].push_back(static_cast<int>(mix(settings.job.seed + b, i) % static_cast<std::uint64_t>(shape.V)));
     }
   }
@@ -71,7 +66,7 @@ void measure(const config::Settings& settings, const model::Shape& shape, const 
   model::Hooks no_hooks;
   model::generate_together<Exec, Scalar>(
       exec, shape, table, model::places_in<Scalar, Accum<Scalar>>(table, weights.data(), nullptr), how, prompts,
-      {.max_tokens = shape.T - row.prompt,
+      {.max_tokens = shape.T - bench.length,
        .temperature = settings.generate.temperature,
        .top_k = settings.generate.top_k,
        .seed = settings.job.seed,
@@ -87,78 +82,65 @@ void measure(const config::Settings& settings, const model::Shape& shape, const 
            },
        .run_step = step_runner(exec, settings.generate)},
       no_hooks);
-  if (row.prompt > 1) row.prompt_s = read_s.front() - prompt_begins_s;
   std::vector<double> seconds;
   for (std::size_t i = 2 + bench.warmup; i < read_s.size(); ++i) seconds.push_back(read_s[i] - read_s[i - 1]);
-  row.token = summarize(std::move(seconds));
+  return {bench.length > 1 ? read_s.front() - prompt_begins_s : NAN, summarize(std::move(seconds))};
 }
 
-Row measure_row(const config::Settings& settings) {
+std::vector<BenchTable::Cell> measure_row(const config::Settings& settings, double copy) {
   const Bench& bench = settings.section<Bench>();
-  const std::int64_t prompt = bench.length;
   const model::Shape shape = train::shape_of(settings.model);
   const model::ParamTable table(shape);
   const Dtype dtype = train::dtype_of(settings.precision.compute);
   const model::GenerateKernels how = train::generate_kernels(settings, dtype, shape.D());
   const std::int64_t width = bytes_of(dtype), B = bench.batch;
   const model::GenerationMemory memory(shape, dtype, how, B, table.flat_count() * width);
-  Row row{.size = settings.model.size, .B = B, .prompt = prompt, .parts = memory.decoder.parts, .token = {}};
-  row.parameters = static_cast<double>(table.parameter_count());
-  row.weight_bytes = static_cast<double>((table.parameter_count() - shape.V * shape.C + B * shape.C) * width);
-  const double keys = static_cast<double>(prompt) + 1 + static_cast<double>(bench.warmup) +
+  const auto weight_bytes = static_cast<double>((table.parameter_count() - shape.V * shape.C + B * shape.C) * width);
+  const double keys = static_cast<double>(bench.length) + 1 + static_cast<double>(bench.warmup) +
                       static_cast<double>(bench.repeats) / 2;  // at the middle of the counted tokens
-  row.cache_bytes = 2.0 * keys * static_cast<double>(shape.L * shape.C * B * width);
-  row.planned_bytes = static_cast<double>(memory.layout.total_bytes());
-  if (memory.layout.total_bytes() > row_limit_bytes(bench)) {
-    row.outcome = "out of memory";
-    return row;
-  }
-  with_scalar(dtype, [&]<class Scalar>() { measure<Scalar>(settings, shape, table, how, row); });
-  return row;
-}
+  const double cache_bytes = 2.0 * keys * static_cast<double>(shape.L * shape.C * B * width);
+  const bool has_room = memory.layout.total_bytes() <= row_limit_bytes(bench);
+  Measured measured;
+  if (has_room) with_scalar(dtype, [&]<class Scalar>() { measured = measure<Scalar>(settings, shape, table, how); });
 
-std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& settings, double copy) {
-  const double token_s = row.token.median_s, weights_s = 1e-9 * row.weight_bytes / copy;
-  const double rate = 1e-9 * (row.weight_bytes + row.cache_bytes) / token_s;
+  const double token_s = measured.token.median_s, weights_s = 1e-9 * weight_bytes / copy;
+  const double rate = 1e-9 * (weight_bytes + cache_bytes) / token_s;
   using T = BenchTable;
-  return {T::text("size", row.size),
-          T::text("compute", format_of(settings.precision.compute)),
+  return {T::text("size", settings.model.size),
+          T::text("compute", word_of("precision.compute", settings)),
           T::text("graph", settings.generate.graph ? "yes" : "no"),
-          T::count("B", static_cast<double>(row.B)),
-          T::number("prompt", "tokens", static_cast<double>(row.prompt)),
-          T::count("parts", static_cast<double>(row.parts)),
-          T::detail("parameters", "1", row.parameters),
+          T::count("B", static_cast<double>(B)),
+          T::number("prompt", "tokens", static_cast<double>(bench.length)),
+          T::count("parts", static_cast<double>(memory.decoder.parts)),
+          T::detail("parameters", "1", static_cast<double>(table.parameter_count())),
           T::detail("temperature", "1", settings.generate.temperature),
           T::detail("top_k", "1", static_cast<double>(settings.generate.top_k)),
-          T::number("prompt_ms", "ms", 1e3 * row.prompt_s),
-          T::number("token_ms", "ms", 1e3 * token_s),
-          T::detail("token_mean_ms", "ms", 1e3 * row.token.mean_s),
-          T::number("token_std_ms", "ms", 1e3 * row.token.std_s),
-          T::detail("token_first_ms", "ms", 1e3 * row.token.first_s),
-          T::detail("repeats", "1", static_cast<double>(row.token.repeats)),
-          T::number("tokens_per_s", "tokens/s", static_cast<double>(row.B) / token_s),
-          T::number("weights_mib", "MiB", row.weight_bytes / 1048576),
-          T::number("cache_mib", "MiB", row.cache_bytes / 1048576),
-          T::number("bound_ms", "ms", 1e3 * weights_s),
+          T::ms("prompt_ms", measured.prompt_s),
+          T::ms("token_ms", token_s),
+          T::ms_detail("token_mean_ms", measured.token.mean_s),
+          T::ms("token_std_ms", measured.token.std_s),
+          T::ms_detail("token_first_ms", measured.token.first_s),
+          T::detail("repeats", "1", static_cast<double>(measured.token.repeats)),
+          T::number("tokens_per_s", "tokens/s", static_cast<double>(B) / token_s),
+          T::number("weights_mib", "MiB", weight_bytes / 1048576),
+          T::number("cache_mib", "MiB", cache_bytes / 1048576),
+          T::ms("bound_ms", weights_s),
           T::number("of_bound", "1", weights_s / token_s),
           T::detail("gbyte_per_s", "GB/s", rate),
           T::detail("copy_gbyte_per_s", "GB/s", copy),
           T::number("of_copy", "1", rate / copy),
-          T::number("planned_mib", "MiB", row.planned_bytes / 1048576),
-          T::text("outcome", row.outcome, "out of memory")};
+          T::number("planned_mib", "MiB", static_cast<double>(memory.layout.total_bytes()) / 1048576),
+          T::text("outcome", has_room ? "ok" : "out of memory", "out of memory")};
 }
 
 }  // namespace
 
 Exit bench_generate(const Context& context) {
   const config::Settings settings = generation_set_up(context.settings()).settings;
-  context.world.agree_on_root([&] {
+  return bench_on_root(context, [&](BenchResult& result) {
     const double copy = copy_gbyte_per_s(settings.section<Bench>());
-    BenchResult result(context);
-    result.add(cells_of(measure_row(settings), settings, copy));
-    result.publish();
+    result.add(measure_row(settings, copy));
   });
-  return Exit::finished;
 }
 
 }  // namespace tessera::lab

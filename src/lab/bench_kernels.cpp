@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lab/bench_result.hpp"
+#include "lab/bench.hpp"
 #include "jobs/scalars.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/stop.hpp"
@@ -42,18 +42,23 @@ void for_each_row(const char* label, const Exec& exec, std::int64_t rows, const 
   Kokkos::parallel_for(label, Kokkos::TeamPolicy<Exec>(exec, static_cast<int>(rows), Kokkos::AUTO), work);
 }
 
-/// out[n,d] = x[n,d] w[d].
+/// out[n,d] = x[n,d] row[n] column[d], without those that are not there.
 template <class Scalar>
-struct TimesColumns {
-  Matrix<const Scalar, Exec> x;  // [N,D]
-  Vector<const Scalar, Exec> w;  // [D]
-  Matrix<Scalar, Exec> out;      // [N,D]
+struct Product {
+  Matrix<const Scalar, Exec> x;       // [N,D]
+  Vector<const Scalar, Exec> row;     // [N]
+  Vector<const Scalar, Exec> column;  // [D]
+  Matrix<Scalar, Exec> out;           // [N,D]
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const int n = team.league_rank();
     using Real = Accum<Scalar>;
+    const int n = team.league_rank();
+    const bool has_x = x.data() != nullptr, has_columns = column.data() != nullptr;
+    const Real scale = row.data() != nullptr ? static_cast<Real>(row(n)) : Real(1);
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(out.extent(1))), [&](int d) {
-      out(n, d) = static_cast<Scalar>(static_cast<Real>(x(n, d)) * static_cast<Real>(w(d)));
+      const Real of_x = has_x ? static_cast<Real>(x(n, d)) : Real(1);
+      const Real of_column = has_columns ? static_cast<Real>(column(d)) : Real(1);
+      out(n, d) = static_cast<Scalar>(scale * of_x * of_column);
     });
   }
 };
@@ -72,38 +77,6 @@ struct RowSums {
         Kokkos::TeamVectorRange(team, static_cast<int>(product.extent(1))),
         [&](int d, Real& part) { part += static_cast<Real>(product(n, d)); }, sum);
     Kokkos::single(Kokkos::PerTeam(team), [&] { y(n) = static_cast<Scalar>(sum); });
-  }
-};
-
-/// d_x[n,d] = d_y[n] w[d].
-template <class Scalar>
-struct Outer {
-  Vector<const Scalar, Exec> d_y;  // [N]
-  Vector<const Scalar, Exec> w;    // [D]
-  Matrix<Scalar, Exec> d_x;        // [N,D]
-
-  KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const int n = team.league_rank();
-    using Real = Accum<Scalar>;
-    const Real scale = static_cast<Real>(d_y(n));
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(d_x.extent(1))),
-                         [&](int d) { d_x(n, d) = static_cast<Scalar>(scale * static_cast<Real>(w(d))); });
-  }
-};
-
-/// out[n,d] = x[n,d] d_y[n].
-template <class Scalar>
-struct TimesRows {
-  Matrix<const Scalar, Exec> x;    // [N,D]
-  Vector<const Scalar, Exec> d_y;  // [N]
-  Matrix<Scalar, Exec> out;        // [N,D]
-
-  KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const int n = team.league_rank();
-    using Real = Accum<Scalar>;
-    const Real scale = static_cast<Real>(d_y(n));
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(out.extent(1))),
-                         [&](int d) { out(n, d) = static_cast<Scalar>(scale * static_cast<Real>(x(n, d))); });
   }
 };
 
@@ -199,13 +172,16 @@ void measure_all(const Context& context, BenchResult& result) {
     // the same without a kernel of its own: products are stored, then summed
     const Vector<const Scalar, Exec> d_y = sums.in();
     measure("weighted_sum_unfused", tensor, [&] {
-      for_each_row("tessera::bench::product", exec, N, TimesColumns<Scalar>{a.in(N, C), gain.in(), b.matrix(N, C)});
+      for_each_row("tessera::bench::product", exec, N,
+                   Product<Scalar>{.x = a.in(N, C), .row = {}, .column = gain.in(), .out = b.matrix(N, C)});
       for_each_row("tessera::bench::row_sums", exec, N, RowSums<Scalar>{b.in(N, C), sums.vector()});
     });
     measure("weighted_sum_unfused_backward", 2 * tensor, [&] {
       const Matrix<Real, Exec> parts = part_sums.matrix(kParts, C);
-      for_each_row("tessera::bench::outer", exec, N, Outer<Scalar>{d_y, gain.in(), b.matrix(N, C)});
-      for_each_row("tessera::bench::product", exec, N, TimesRows<Scalar>{a.in(N, C), d_y, c.matrix(N, C)});
+      for_each_row("tessera::bench::outer", exec, N,
+                   Product<Scalar>{.x = {}, .row = d_y, .column = gain.in(), .out = b.matrix(N, C)});
+      for_each_row("tessera::bench::product", exec, N,
+                   Product<Scalar>{.x = a.in(N, C), .row = d_y, .column = {}, .out = c.matrix(N, C)});
       for_each_row("tessera::bench::column_sums", exec, kParts, ColumnSums<Scalar, Real>{c.in(N, C), parts});
       for_each_row("tessera::bench::column_sums", exec, 1, ColumnSums<Real, Real>{parts, d_gain.matrix(1, C)});
     });
@@ -213,26 +189,17 @@ void measure_all(const Context& context, BenchResult& result) {
   {
     constexpr int kPartials = kernels::RmsnormBackward<Exec, Scalar>::kPartials;
     const Numbers<Real> partial(exec, kPartials * C);
-    measure("rmsnorm", 2 * tensor, [&] {
-      kernels::RmsnormForward<Exec, Scalar>{.x = a.in(N, C),
-                                            .delta = {},
-                                            .residual = {},
-                                            .gain = gain.in(),
-                                            .y = b.matrix(N, C),
-                                            .rrms = rows.vector(),
-                                            .eps = Real(1e-5)}
-          .launch(exec);
-    });
-    measure("rmsnorm_residual", 4 * tensor, [&] {
-      kernels::RmsnormForward<Exec, Scalar>{.x = a.in(N, C),
-                                            .delta = c.in(N, C),
-                                            .residual = d.matrix(N, C),
-                                            .gain = gain.in(),
-                                            .y = b.matrix(N, C),
-                                            .rrms = rows.vector(),
-                                            .eps = Real(1e-5)}
-          .launch(exec);
-    });
+    kernels::RmsnormForward<Exec, Scalar> rmsnorm{.x = a.in(N, C),
+                                                  .delta = {},
+                                                  .residual = {},
+                                                  .gain = gain.in(),
+                                                  .y = b.matrix(N, C),
+                                                  .rrms = rows.vector(),
+                                                  .eps = Real(1e-5)};
+    measure("rmsnorm", 2 * tensor, [&] { rmsnorm.launch(exec); });
+    rmsnorm.delta = c.in(N, C);
+    rmsnorm.residual = d.matrix(N, C);
+    measure("rmsnorm_residual", 4 * tensor, [&] { rmsnorm.launch(exec); });
     measure("rmsnorm_backward", 4 * tensor, [&] {
       kernels::RmsnormBackward<Exec, Scalar>{.x = a.in(N, C),
                                              .gain = gain.in(),
@@ -360,13 +327,10 @@ void measure_all(const Context& context, BenchResult& result) {
 }  // namespace
 
 Exit bench_kernels(const Context& context) {
-  context.world.agree_on_root([&] {
-    BenchResult result(context);
+  return bench_on_root(context, [&](BenchResult& result) {
     with_scalar(dtype_named(context.settings().section<Bench>().dtype),
                 [&]<class Scalar>() { measure_all<Scalar>(context, result); });
-    result.publish();
   });
-  return Exit::finished;
 }
 
 }  // namespace tessera::lab

@@ -17,27 +17,17 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "io/answer.hpp"
-#include "lab/bench_result.hpp"
+#include "jobs/memory.hpp"
 #include "jobs/mfu.hpp"
-#include "lab/step_rows.hpp"
 #include "lab/step_timing.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "train/choices.hpp"
 
 namespace tessera::lab {
 namespace {
-
-struct Row {
-  std::string attention;
-  double parameters = NAN, flop = NAN, planned_bytes = NAN, peak_bytes = NAN;
-  std::optional<StepTiming> steps;
-  Timing forward;
-};
 
 std::string attention_text(const kernels::AttentionChoice& choice) {
   if (choice.kind != kernels::AttentionKind::flash2) return std::string(name_of(choice.kind));
@@ -70,88 +60,75 @@ void print_profile(const config::Settings& settings, train::Trainer& trainer, co
       timer.counts().fences, timer.counts().allocations));
 }
 
-/// Forward passes alone, in memory for them alone.
-void measure_forward(const config::Settings& settings, parallel::World& world, StepRows& rows, StepRow& run, Row& row) {
-  const auto note_plan = [&](const train::ForwardPlan& plan) {
-    row.parameters = static_cast<double>(plan.table.parameter_count());
-    row.planned_bytes = static_cast<double>(plan.layout.total_bytes());
-    row.attention = attention_text(plan.options.attention);
-  };
-  rows.prepare_forward(settings, note_plan, run);
-  row.forward = time_forward(settings, *run.forward, *run.sampler, world);
-  row.peak_bytes = rows.taken_bytes();
-}
-
-void measure(const config::Settings& settings, parallel::World& world, StepRows& rows, StepRow& run, Row& row) {
-  if (settings.section<Bench>().phase == "forward") return measure_forward(settings, world, rows, run, row);
-  const auto note_plan = [&](const train::Plan& plan) {
-    row.parameters = static_cast<double>(plan.table.parameter_count());
-    row.flop = train::step_flop(plan);
-    row.planned_bytes = static_cast<double>(plan.layout.total_bytes());
-    row.attention = attention_text(plan.options.attention);
-  };
-  rows.prepare(settings, note_plan, run);
-  row.steps = summarize(run_steps(settings, *run.trainer, *run.sampler, world));
-  row.peak_bytes = rows.taken_bytes();
-  if (settings.section<Bench>().profile) print_profile(settings, *run.trainer, *run.sampler, world);
-  row.forward = time_forward(settings, *run.trainer, *run.sampler, world);
-}
-
-std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& settings, int ranks, const Mfu& mfu) {
+std::vector<BenchTable::Cell> measure(const Context& context, StepRow& run) {
+  const config::Settings& settings = context.settings();
+  parallel::World& world = context.world;
+  const Mfu mfu(settings, world);
+  const bool has_steps = settings.section<Bench>().phase == "step";
+  StepTiming steps;
+  Timing forward;
+  double peak_bytes = NAN;
+  if (has_steps) {
+    prepare(context, run);
+    steps = summarize(run_steps(settings, *run.trainer, *run.sampler, world));
+    peak_bytes = taken_bytes(world);
+    if (settings.section<Bench>().profile) print_profile(settings, *run.trainer, *run.sampler, world);
+    forward = time_forward(settings, *run.trainer, *run.sampler, world);
+  } else {
+    prepare_forward(context, run);
+    forward = time_forward(settings, *run.forward, *run.sampler, world);
+    peak_bytes = taken_bytes(world);
+  }
+  if (world.rank() == 0 && !mfu.formula().empty()) io::answer(mfu.formula() + "\n");
+  const model::ParamTable& table = has_steps ? run.plan->table : run.forward_plan->table;
+  const memory::Layout& layout = has_steps ? run.plan->layout : run.forward_plan->layout;
+  const model::ActivationOptions& options = has_steps ? run.plan->options : run.forward_plan->options;
+  const double flop = has_steps ? train::step_flop(*run.plan) : NAN;
   const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
-  const StepTiming steps = row.steps.value_or(StepTiming{});
   const double step_s = steps.step.median_s;
   using T = BenchTable;
-  const auto ms = [](const char* column, double seconds) { return T::number(column, "ms", 1e3 * seconds); };
-  const auto ms_detail = [](const char* column, double seconds) { return T::detail(column, "ms", 1e3 * seconds); };
   return {T::text("size", settings.model.size),
           T::text("variant", settings.train.graph   ? "graph"
                              : settings.train.fused ? "fused"
                                                     : "plain"),
           T::text("phase", settings.section<Bench>().phase, "forward"),
-          T::text("compute", format_of(settings.precision.compute)),
-          T::text("attention", row.attention, "portable+wgmma"),
-          T::count("ranks", ranks),
-          T::detail("parameters", "1", row.parameters),
+          T::text("compute", word_of("precision.compute", settings)),
+          T::text("attention", attention_text(options.attention), "portable+wgmma"),
+          T::count("ranks", world.size()),
+          T::detail("parameters", "1", static_cast<double>(table.parameter_count())),
           T::detail("tokens", "tokens", tokens),
-          ms("forward_ms", row.forward.median_s),
-          ms_detail("forward_mean_ms", row.forward.mean_s),
-          ms_detail("forward_std_ms", row.forward.std_s),
-          ms_detail("forward_first_ms", row.forward.first_s),
-          ms_detail("forward_phase_ms", steps.forward.median_s),
-          ms_detail("backward_phase_ms", steps.backward.median_s),
-          ms("forward_backward_ms", steps.forward_backward.median_s),
-          ms_detail("forward_backward_mean_ms", steps.forward_backward.mean_s),
-          ms_detail("forward_backward_std_ms", steps.forward_backward.std_s),
-          ms("exposed_ms", steps.exposed.median_s),
-          ms("optimizer_ms", steps.optimizer.median_s),
-          ms_detail("device_ms", steps.device.median_s),
-          ms("step_ms", step_s),
-          ms_detail("step_mean_ms", steps.step.mean_s),
-          ms("step_std_ms", steps.step.std_s),
-          ms_detail("step_first_ms", steps.step.first_s),
-          T::count("cold_steps", row.steps ? static_cast<double>(steps.cold_steps) : NAN),
+          T::ms("forward_ms", forward.median_s),
+          T::ms_detail("forward_mean_ms", forward.mean_s),
+          T::ms_detail("forward_std_ms", forward.std_s),
+          T::ms_detail("forward_first_ms", forward.first_s),
+          T::ms_detail("forward_phase_ms", steps.forward.median_s),
+          T::ms_detail("backward_phase_ms", steps.backward.median_s),
+          T::ms("forward_backward_ms", steps.forward_backward.median_s),
+          T::ms_detail("forward_backward_mean_ms", steps.forward_backward.mean_s),
+          T::ms_detail("forward_backward_std_ms", steps.forward_backward.std_s),
+          T::ms("exposed_ms", steps.exposed.median_s),
+          T::ms("optimizer_ms", steps.optimizer.median_s),
+          T::ms_detail("device_ms", steps.device.median_s),
+          T::ms("step_ms", step_s),
+          T::ms_detail("step_mean_ms", steps.step.mean_s),
+          T::ms("step_std_ms", steps.step.std_s),
+          T::ms_detail("step_first_ms", steps.step.first_s),
+          T::count("cold_steps", has_steps ? static_cast<double>(steps.cold_steps) : NAN),
           T::number("tokens_per_s", "tokens/s", tokens / step_s),
-          T::detail("gflop_per_s", "Gflop/s", 1e-9 * row.flop / step_s),
-          T::number("mfu", "1", mfu.of(row.flop, step_s)),
-          T::number("planned_mib", "MiB", row.planned_bytes / 1048576),
-          T::number("peak_mib", "MiB", row.peak_bytes / 1048576)};
+          T::detail("gflop_per_s", "Gflop/s", 1e-9 * flop / step_s),
+          T::number("mfu", "1", mfu.of(flop, step_s)),
+          T::number("planned_mib", "MiB", static_cast<double>(layout.total_bytes()) / 1048576),
+          T::number("peak_mib", "MiB", peak_bytes / 1048576)};
 }
 
 }  // namespace
 
 Exit bench_step(const Context& context) {
-  const config::Settings& settings = context.settings();
-  parallel::World& world = context.world;
-  SharedBenchResult result(context);
-  StepRows rows(context);
-  const Mfu mfu(settings, world);
-  Row row;
-  rows.run([&](StepRow& run) { measure(settings, world, rows, run, row); });
-  result.add(cells_of(row, settings, world.size(), mfu));
-  if (world.rank() == 0 && !mfu.formula().empty()) io::answer(mfu.formula() + "\n");
-  result.publish();
-  return Exit::finished;
+  return bench_together(context, [&] {
+    std::vector<BenchTable::Cell> row;
+    run_steps_row(context.world, [&](StepRow& run) { row = measure(context, run); });
+    return row;
+  });
 }
 
 }  // namespace tessera::lab

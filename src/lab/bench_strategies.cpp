@@ -14,31 +14,19 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "io/answer.hpp"
-#include "config/keys.hpp"
-#include "lab/bench_result.hpp"
-#include "jobs/mfu.hpp"
 #include "jobs/placement.hpp"
 #include "lab/step_events.hpp"
-#include "lab/step_rows.hpp"
 #include "lab/step_timing.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::lab {
 namespace {
-
-struct Row {
-  double parameters = NAN, planned_bytes = NAN, host_bytes = NAN, transfers = NAN, message_bytes = NAN;
-  StepTiming steps;
-  Timing communication, under_way, exposed;
-  LiveBytes initial, before_update, in_update;
-};
 
 /// A step on a time axis, from the beginning of its forward pass.
 struct Timeline {
@@ -80,8 +68,16 @@ void write(const Timeline& timeline, io::h5::File& file) {
   file.write("timeline/end_ms", timeline.end_ms, {"ms", "end, since the step began"}).attach_scale(scale, 0);
 }
 
-void measure_communication(const config::Settings& settings, train::Steps& trainer, const data::Sampler& sampler,
-                           parallel::World& world, StepEvents& events, Row& row, Timeline& timeline) {
+/// Communication of steps that are launched one by one.
+struct Communication {
+  Timing total, under_way, exposed;
+  StepCommunication last;
+};
+
+Communication measure_communication(const config::Settings& settings, train::Steps& trainer,
+                                    const data::Sampler& sampler, parallel::World& world, StepEvents& events,
+                                    Timeline& timeline) {
+  Communication found;
   std::vector<double> total_s, under_way_s, exposed_s;
   std::int64_t sample = 0;
   for (std::int64_t i = 0; i < settings.section<Bench>().repeats; ++i, sample += settings.train.batch_size) {
@@ -89,33 +85,16 @@ void measure_communication(const config::Settings& settings, train::Steps& train
     world.barrier();
     events.take_communication();
     const train::StepNumbers numbers = trainer.run(sample, sampler, true);
-    const StepCommunication step = events.take_communication();
-    timeline = timeline_of(numbers, step);
-    total_s.push_back(step.total_s);
-    under_way_s.push_back(step.under_way_s);
-    exposed_s.push_back(step.exposed_s);
-    row.transfers = static_cast<double>(step.transfers);
-    row.message_bytes = static_cast<double>(step.bytes);
+    found.last = events.take_communication();
+    timeline = timeline_of(numbers, found.last);
+    total_s.push_back(found.last.total_s);
+    under_way_s.push_back(found.last.under_way_s);
+    exposed_s.push_back(found.last.exposed_s);
   }
-  row.communication = summarize(std::move(total_s));
-  row.under_way = summarize(std::move(under_way_s));
-  row.exposed = summarize(std::move(exposed_s));
-}
-
-void measure(const config::Settings& settings, parallel::World& world, StepRows& rows, StepRow& run, Row& row,
-             Timeline& timeline) {
-  StepEvents events;
-  const auto note_plan = [&](const train::Plan& plan) {
-    row.parameters = static_cast<double>(plan.table.parameter_count());
-    row.planned_bytes = static_cast<double>(plan.layout.total_bytes());
-    row.host_bytes = static_cast<double>(plan.layout.total_bytes(memory::Space::host));
-  };
-  rows.prepare(settings, note_plan, run);
-  row.steps = summarize(run_steps(settings, *run.trainer, *run.sampler, world));
-  measure_communication(settings, *run.trainer, *run.sampler, world, events, row, timeline);
-  row.initial = events.initial();
-  row.before_update = events.before_update();
-  row.in_update = events.in_update();
+  found.total = summarize(std::move(total_s));
+  found.under_way = summarize(std::move(under_way_s));
+  found.exposed = summarize(std::move(exposed_s));
+  return found;
 }
 
 void add_memory(const std::string& moment, const LiveBytes& live, std::vector<BenchTable::Cell>& cells) {
@@ -131,61 +110,63 @@ void add_memory(const std::string& moment, const LiveBytes& live, std::vector<Be
 /// The word of parallel.shard, or where nothing is sharded that of parallel.gradient_sync.
 std::string strategy_of(const config::Settings& settings) {
   const bool is_sharded = settings.parallel.shard != config::Shard::none;
-  const config::Key* key = config::find_key(is_sharded ? "parallel.shard" : "parallel.gradient_sync");
-  const std::string quoted = config::value_text(*key, settings);
-  return quoted.substr(1, quoted.size() - 2);
+  return word_of(is_sharded ? "parallel.shard" : "parallel.gradient_sync", settings);
 }
 
-std::vector<BenchTable::Cell> cells_of(const Row& row, const config::Settings& settings, int ranks) {
+std::vector<BenchTable::Cell> measure(const Context& context, StepRow& run, Timeline& timeline) {
+  const config::Settings& settings = context.settings();
+  parallel::World& world = context.world;
+  StepEvents events;
+  prepare(context, run);
+  const StepTiming steps = summarize(run_steps(settings, *run.trainer, *run.sampler, world));
+  const Communication communication =
+      measure_communication(settings, *run.trainer, *run.sampler, world, events, timeline);
+  const memory::Layout& layout = run.plan->layout;
   const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
-  const StepTiming& steps = row.steps;
   using T = BenchTable;
-  const auto ms = [](const char* column, double seconds) { return T::number(column, "ms", 1e3 * seconds); };
-  const auto ms_detail = [](const char* column, double seconds) { return T::detail(column, "ms", 1e3 * seconds); };
   std::vector<T::Cell> cells{T::text("size", settings.model.size),
                              T::text("strategy", strategy_of(settings), "per_parameter"),
-                             T::text("compute", format_of(settings.precision.compute)),
-                             T::count("ranks", ranks),
-                             T::detail("parameters", "1", row.parameters),
+                             T::text("compute", word_of("precision.compute", settings)),
+                             T::count("ranks", world.size()),
+                             T::detail("parameters", "1", static_cast<double>(run.plan->table.parameter_count())),
                              T::detail("tokens", "tokens", tokens),
-                             ms("step_mean_ms", steps.step.mean_s),
-                             ms("step_std_ms", steps.step.std_s),
-                             ms_detail("step_ms", steps.step.median_s),
-                             ms_detail("step_min_ms", steps.step.min_s),
-                             ms_detail("step_first_ms", steps.step.first_s),
+                             T::ms("step_mean_ms", steps.step.mean_s),
+                             T::ms("step_std_ms", steps.step.std_s),
+                             T::ms_detail("step_ms", steps.step.median_s),
+                             T::ms_detail("step_min_ms", steps.step.min_s),
+                             T::ms_detail("step_first_ms", steps.step.first_s),
                              T::detail("cold_steps", "1", static_cast<double>(steps.cold_steps)),
-                             ms("communication_ms", row.communication.mean_s),
-                             ms_detail("communication_std_ms", row.communication.std_s),
-                             ms("under_way_ms", row.under_way.mean_s),
-                             ms("exposed_ms", row.exposed.mean_s),
-                             ms_detail("exposed_std_ms", row.exposed.std_s),
-                             T::count("transfers", row.transfers),
-                             T::detail("message_bytes", "B", row.message_bytes),
+                             T::ms("communication_ms", communication.total.mean_s),
+                             T::ms_detail("communication_std_ms", communication.total.std_s),
+                             T::ms("under_way_ms", communication.under_way.mean_s),
+                             T::ms("exposed_ms", communication.exposed.mean_s),
+                             T::ms_detail("exposed_std_ms", communication.exposed.std_s),
+                             T::count("transfers", static_cast<double>(communication.last.transfers)),
+                             T::detail("message_bytes", "B", static_cast<double>(communication.last.bytes)),
                              T::number("tokens_per_s", "tokens/s", tokens / steps.step.mean_s),
-                             T::detail("planned_bytes", "B", row.planned_bytes)};
-  add_memory("initial", row.initial, cells);
-  add_memory("before_update", row.before_update, cells);
-  add_memory("in_update", row.in_update, cells);
-  cells.push_back(T::number("host_mib", "MiB", row.host_bytes / 1048576));
+                             T::detail("planned_bytes", "B", static_cast<double>(layout.total_bytes()))};
+  add_memory("initial", events.initial(), cells);
+  add_memory("before_update", events.before_update(), cells);
+  add_memory("in_update", events.in_update(), cells);
+  const auto host_bytes = static_cast<double>(layout.total_bytes(memory::Space::host));
+  cells.push_back(T::number("host_mib", "MiB", host_bytes / 1048576));
   return cells;
 }
 
 }  // namespace
 
 Exit bench_strategies(const Context& context) {
-  const config::Settings& settings = context.settings();
   parallel::World& world = context.world;
   require_several_ranks(world, "bench.strategies measures how ranks share a step");
   Timeline timeline;
-  SharedBenchResult result(context, [&](io::h5::File& file) { write(timeline, file); });
-  StepRows rows(context);
-  const std::string note = note_on_groups(world, settings.parallel);
-  if (world.rank() == 0 && !note.empty()) io::answer(note);
-  Row row;
-  rows.run([&](StepRow& run) { measure(settings, world, rows, run, row, timeline); });
-  result.add(cells_of(row, settings, world.size()));
-  result.publish();
-  return Exit::finished;
+  const auto measure_row = [&] {
+    const std::string note = note_on_groups(world, context.settings().parallel);
+    if (world.rank() == 0 && !note.empty()) io::answer(note);
+    std::vector<BenchTable::Cell> row;
+    run_steps_row(world, [&](StepRow& run) { row = measure(context, run, timeline); });
+    return row;
+  };
+  return bench_together(context, measure_row, [&](io::h5::File& file) { write(timeline, file); });
 }
 
 }  // namespace tessera::lab

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "parallel/collectives/operation.hpp"
+#include "parallel/collectives/collective.hpp"
 
 namespace tessera::lab {
 

@@ -8,7 +8,16 @@
 ///
 /// A signal ends the experiment with exit code 75, after the row under way: a training row stops at its next step, a
 /// benchmark between its rows; a rest between rounds ends at once. experiment.time_limit_s lets the row under way
-/// finish, and ends the experiment so if further rows are to run. --resume auto goes on (experiment_resume.hpp).
+/// finish, and ends the experiment so if further rows are to run.
+///
+/// --resume auto keeps all measurements of every row of the same name that has run with the same keys, and runs what is
+/// left of experiment.rounds; a row that failed is not measured in further rounds. job.directory, job.overwrite and
+/// job.progress may change, and so may a row's number: its folder is then renamed. Of those that ran, it runs again the
+/// ones that a signal stopped and those that failed for their files or the machine (exit codes 75, 6 and 3); their last
+/// outcome stays in experiment.h5 until then, also where experiment.only leaves them out. A training row that a signal
+/// stopped goes on from its checkpoint; one that its own train.time_limit_s stopped has run. Where a row that is none
+/// of these has run, or has a checkpoint, --resume auto is refused (exit 6) unless job.overwrite is set: its result
+/// would be lost.
 ///
 /// A row that lacks what experiment.record names is kept nevertheless; the experiment says so at its end and exits with
 /// code 6.
@@ -20,9 +29,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,33 +42,30 @@
 
 #include "config/availability.hpp"
 #include "io/answer.hpp"
+#include "io/checkpoint.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/memory.hpp"
+#include "jobs/owner.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/failure.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/words.hpp"
 #include "lab/bench_keys.hpp"
 #include "lab/experiment_file.hpp"
-#include "lab/experiment_measurement.hpp"
-#include "lab/experiment_resume.hpp"
-#include "lab/experiment_rows.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::lab {
 
 using namespace jobs;
+namespace fs = std::filesystem;
 
 namespace {
 
-/// The same on every rank: the first of their reasons to stop that is not "".
+/// The same on every rank: the first of their reasons to stop.
 std::string agreed(parallel::World& world, const std::string& mine) {
   const auto watch = world.watch("the exchange between rows", parallel::kPatience);
-  for (const std::string& reason : world.all_gather(mine)) {
-    if (!reason.empty()) return reason;
-  }
-  return "";
+  return first_word(world, mine);
 }
 
 /// Runs the job of a row; `resume` as of Context. A failure is its outcome, unless this rank fails alone.
@@ -109,6 +118,91 @@ std::string summary(const std::vector<config::DeckRow>& rows, const ExperimentFi
     text += fmt::format("exit code {}: {}\n", static_cast<int>(code), fmt::join(names, " "));
   }
   return text;
+}
+
+/// Gives a row's folder its name of now; whether it had another. No two rows have the same name, so none is in the
+/// way of another.
+bool move_row(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (from == to || !fs::exists(from, error)) return false;
+  if (fs::exists(to, error)) {
+    throw Failure(Exit::files, fmt::format("{}: the results of {} belong there: move it away, or use another "
+                                           "job.directory",
+                                           to.string(), from.string()));
+  }
+  fs::rename(from, to, error);
+  if (error) {
+    throw Failure(Exit::files,
+                  fmt::format("{}: cannot be renamed to {}: {}", from.string(), to.string(), error.message()));
+  }
+  return true;
+}
+
+/// Whether the row's folder holds a training that a signal stopped: of this row, as it stands in the deck.
+bool has_checkpoint(const config::DeckRow& row, const Outcome& outcome, const Note& note) {
+  const fs::path folder = row.settings.job.directory;
+  if (outcome.code != Exit::stopped || row.settings.job.kind != config::JobKind::train ||
+      !io::newest_checkpoint(folder)) {
+    return false;
+  }
+  try {
+    const std::string deck = io::h5::File::open(folder / "run.h5").group("info").text("deck");
+    return what_is_computed(deck) == what_is_computed(row.resolved);
+  } catch (const Failure& failure) {
+    note(fmt::format("{}: row {} starts anew\n", failure.what(), row.name));
+    return false;
+  }
+}
+
+/// Gives the file the measurements of rows that an earlier start has run with the same keys, and these rows' folders
+/// their numbers of now.
+void keep_earlier(const Context& context, ExperimentFile& file) {
+  const std::vector<config::DeckRow>& rows = context.deck.rows;
+  std::error_code error;
+  if (!fs::exists(file.path(), error)) return;
+  std::vector<EarlierRow*> kept(rows.size(), nullptr);
+  std::vector<std::string> lost;
+  std::vector<EarlierRow> earlier = file.read_rows();
+  for (EarlierRow& row : earlier) {
+    const auto same = std::find_if(rows.begin(), rows.end(), [&](const config::DeckRow& now) {
+      return now.name == row.name && what_is_computed(now.resolved) == row.computed;
+    });
+    if (same != rows.end()) {
+      kept[static_cast<std::size_t>(same - rows.begin())] = &row;
+    } else if (row.has_result()) {
+      lost.push_back(row.name);
+    }
+  }
+  if (!lost.empty() && !context.settings().job.overwrite) {
+    throw Failure(
+        Exit::files,
+        fmt::format("{} has {} that {} of this deck and its overrides as they stand (another name, other keys, "
+                    "another version): {}. --resume auto would lose what ran: use another directory "
+                    "(job.directory=..., of scripts/experiment --output), or allow it (job.overwrite=true)",
+                    file.path(), counted(std::ssize(lost), "row"), lost.size() == 1 ? "is no row" : "are no rows",
+                    fmt::join(lost, " ")));
+  }
+  bool has_moved = false;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!kept[i]) continue;
+    has_moved = move_row(kept[i]->folder, rows[i].settings.job.directory) || has_moved;
+    file.keep(i, std::move(kept[i]->rounds));
+  }
+  if (has_moved) file.flush();
+}
+
+/// How far a row has come.
+struct Progress {
+  std::int64_t next = 1;  // the round in which it is measured next; kNever behind a failure
+  bool goes_on = false;   // from its checkpoint
+};
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+Progress progress_of(const config::DeckRow& row, const Rounds& rounds, const Note& note) {
+  if (rounds.empty()) return {};
+  const Outcome& last = rounds.back().outcome;
+  const std::int64_t next = std::ssize(rounds) + (is_final(last) ? 1 : 0);
+  return {is_final(last) && !has_run(last) ? kNever : next, has_checkpoint(row, last, note)};
 }
 
 /// The order of rows in a round: that of the deck in odd ones, the opposite in even ones.
@@ -172,9 +266,15 @@ class ExperimentRun {
         keep_earlier(context_, file_);
       else
         directory_->clear(note_);
-      progress = progress_text(progress_of(context_, file_, note_));
+      jobs::Owner(context_.settings().job.directory).begin(std::nullopt, context_.resume.has_value());
+      for (std::size_t i = 0; i < rows_.size(); ++i) {
+        const auto [next, goes_on] = progress_of(rows_[i], file_.rounds(i), note_);
+        progress += fmt::format("{} {} ", next, int{goes_on});
+        kept_.push_back(std::ssize(file_.rounds(i)));
+      }
     });
-    progress_ = parse_progress(world_.broadcast(progress));
+    std::istringstream words(world_.broadcast(progress));
+    for (Progress row; words >> row.next >> row.goes_on;) progress_.push_back(row);
   }
 
   std::string title(std::size_t i, std::int64_t round) const {
@@ -185,8 +285,9 @@ class ExperimentRun {
   /// Measures a row unless it has been in this round. A reason to stop instead, or "".
   std::string measure(std::size_t i, std::int64_t round) {
     const Progress& progress = progress_[i];
-    if (round <= progress.rounds || progress.has_failed) {
-      if (round <= progress.kept) note(fmt::format("--- {}: {} has run\n", title(i, round), rows_[i].name));
+    if (round < progress.next) {
+      if (world_.rank() == 0 && round <= kept_[i])
+        note(fmt::format("--- {}: {} has run\n", title(i, round), rows_[i].name));
       return "";
     }
     if (keys_.rounds > 1 && has_measured_) rest(rows_[i].settings.section<Bench>().rest_ms);
@@ -213,7 +314,7 @@ class ExperimentRun {
     note(outcome.code == Exit::finished ? fmt::format("--- row {} took {:.1f} s\n", i + 1, outcome.seconds)
                                         : fmt::format("--- row {} ended with exit code {}: {}\n", i + 1,
                                                       static_cast<int>(outcome.code), outcome.reason));
-    progress = {.rounds = round, .kept = progress.kept, .has_failed = !has_run(outcome), .goes_on = false};
+    progress = {.next = has_run(outcome) ? round + 1 : kNever};
     const auto watch = world_.watch("the file of the experiment", parallel::kPatience);
     world_.agree_on_root([&] {
       file_.add(i, round, std::move(outcome));
@@ -246,6 +347,7 @@ class ExperimentRun {
   std::optional<RunDirectory> directory_;
   ExperimentFile file_;
   std::vector<Progress> progress_;  // by row, the same on every rank
+  std::vector<std::int64_t> kept_;  // by row, on rank 0: rounds that an earlier start has measured
   bool has_measured_ = false;
 };
 

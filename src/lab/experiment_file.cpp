@@ -10,17 +10,15 @@
 #include <filesystem>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
-#include "build_info.hpp"
 #include "config/job_traits.hpp"
 #include "config/keys.hpp"
 #include "io/checkpoint.hpp"
+#include "io/h5.hpp"
 #include "jobs/directory.hpp"
-#include "jobs/placement.hpp"
 #include "kernels/core/events.hpp"
-#include "lab/experiment_rows.hpp"
-#include "parallel/collectives/collective.hpp"
 
 namespace tessera::lab {
 
@@ -75,6 +73,186 @@ void restore(const io::h5::File& file, const std::string& entry, std::vector<Ear
   }
 }
 
+/// Writes the rows that were measured.
+class Contents {
+ public:
+  Contents(const jobs::Context& context, const std::vector<Rounds>& measured, io::h5::File& file)
+      : context_(context),
+        experiment_(context.settings().section<Experiment>()),
+        deck_rows_(context.deck.rows),
+        measured_(measured),
+        rounds_(static_cast<std::size_t>(experiment_.rounds)),
+        file_(file) {
+    for (std::size_t i = 0; i < measured.size(); ++i) {
+      if (!measured[i].empty()) rows_.push_back(i);
+      rounds_ = std::max(rounds_, measured[i].size());
+    }
+  }
+
+  void write(const std::string& created, const std::vector<std::size_t>& baselines) {
+    write_info(created);
+    write_outcomes();
+    for (const std::string& key : varied_keys(experiment_)) write_key(key);
+    for (const std::string& entry : entries()) write_record(entry, baselines);
+  }
+
+ private:
+  /// What is written of the rows: what experiment.record names, or else whatever they have.
+  std::set<std::string> entries() const {
+    std::set<std::string> found(experiment_.record.begin(), experiment_.record.end());
+    if (!found.empty()) return found;
+    for (const Rounds& rounds : measured_) {
+      for (const Measurement& measurement : rounds) {
+        for (const auto& [entry, quantity] : measurement.record.quantities) found.insert(entry);
+      }
+    }
+    return found;
+  }
+
+  const Quantity* quantity(std::size_t row, std::size_t round, const std::string& entry) const {
+    if (round >= measured_[row].size()) return nullptr;
+    const auto& quantities = measured_[row][round].record.quantities;
+    const auto found = quantities.find(entry);
+    return found == quantities.end() ? nullptr : &found->second;
+  }
+
+  void write_info(const std::string& created) {
+    io::h5::Group info = file_.make_group("info");
+    info.set_attribute("format", jobs::kExperimentFormat);
+    info.set_attribute("format_version", kFormatVersion);
+    jobs::write_origin(info, context_);
+    info.set_attribute("question", experiment_.question);
+    info.set_attribute("rows", std::int64_t{std::ssize(deck_rows_)});
+    info.set_attribute("created", created);
+  }
+
+  void write_outcomes() {
+    std::vector<std::int64_t> numbers, codes;
+    std::vector<std::string> names, reasons, decks;
+    std::vector<std::vector<double>> seconds;
+    for (const std::size_t i : rows_) {
+      const Outcome& last = measured_[i].back().outcome;
+      numbers.push_back(static_cast<std::int64_t>(i) + 1);
+      codes.push_back(static_cast<std::int64_t>(last.code));
+      names.push_back(deck_rows_[i].name);
+      reasons.push_back(last.reason);
+      decks.push_back(deck_rows_[i].resolved);
+      for (std::size_t round = 0; round < rounds_; ++round)
+        seconds.push_back({round < measured_[i].size() ? measured_[i][round].outcome.seconds : NAN});
+    }
+    io::h5::Dataset row = file_.write("row", numbers, {"1", "number of the row, as in the name of its folder"});
+    row.make_scale("row");
+    if (rounds_ > 1) {
+      std::vector<std::int64_t> rounds(rounds_);
+      std::iota(rounds.begin(), rounds.end(), 1);
+      file_.write("round", rounds, {"1", "number of the round"}).make_scale("round");
+    }
+    file_.write("name", names, {"1", "name of the row"}).attach_scale(row, 0);
+    file_.write("exit_code", codes, {"1", "exit code of the row's job"}).attach_scale(row, 0);
+    file_.write("reason", reasons, {"1", "why the row failed"}).attach_scale(row, 0);
+    write_numbers("seconds", seconds, {"s", "wall time of the row"});
+    file_.write("resolved_deck", decks, {"1", "every key of the row, as TOML"}).attach_scale(row, 0);
+  }
+
+  void write_key(const std::string& name) {
+    const config::Key& key = *config::find_key(name);
+    std::vector<std::string> texts;
+    std::vector<double> numbers;
+    for (const std::size_t i : rows_) {
+      const auto given = deck_rows_[i].given.find(name);  // "small" stays that, whatever else the row sets of its size
+      texts.push_back(plain_text(given != deck_rows_[i].given.end() ? given->second
+                                                                    : config::value_text(key, deck_rows_[i].settings)));
+      if (const auto number = number_of(texts.back())) numbers.push_back(*number);
+    }
+    const std::string path = "keys/" + name;
+    const std::string_view description = key.meaning.substr(0, key.meaning.find(". "));
+    const io::h5::Meaning meaning{key.unit == "-" ? "1" : key.unit, description};
+    io::h5::Dataset dataset =
+        numbers.size() == texts.size() ? file_.write(path, numbers, meaning) : file_.write(path, texts, meaning);
+    dataset.attach_scale(file_.dataset("row"), 0);
+  }
+
+  void write_record(const std::string& entry, const std::vector<std::size_t>& baselines) {
+    const std::string path = "record/" + entry;
+    const Quantity* known = nullptr;
+    std::vector<std::vector<double>> cells;
+    std::vector<std::string> texts;
+    for (const std::size_t i : rows_) {
+      texts.emplace_back();
+      for (std::size_t round = 0; round < rounds_; ++round) {
+        cells.emplace_back();
+        const Quantity* found = quantity(i, round, entry);
+        if (found == nullptr) continue;
+        known = found;
+        cells.back() = found->numbers;
+        texts.back() = fmt::format("{}", fmt::join(found->texts, ", "));
+      }
+    }
+    if (known == nullptr) return write_numbers(path, cells, {"1", "no row has it"});
+    const io::h5::Meaning meaning{known->units, known->description};
+    if (known->is_text) return file_.write(path, texts, meaning).attach_scale(file_.dataset("row"), 0);
+    write_numbers(path, cells, meaning);
+    if (!baselines.empty()) write_relative(entry, known->units, baselines);
+  }
+
+  void write_relative(const std::string& entry, const std::string& units, const std::vector<std::size_t>& baselines) {
+    if (comparison_of(units) == Comparison::none) return;
+    std::vector<std::vector<double>> cells;
+    for (const std::size_t i : rows_) {
+      for (std::size_t round = 0; round < rounds_; ++round) {
+        cells.emplace_back();
+        const Quantity *own = quantity(i, round, entry), *other = quantity(baselines[i], round, entry);
+        if (own == nullptr || other == nullptr || own->numbers.size() != other->numbers.size()) continue;
+        for (std::size_t n = 0; n < own->numbers.size(); ++n)
+          cells.back().push_back(compared(units, own->numbers[n], other->numbers[n]));
+      }
+    }
+    const std::string description =
+        comparison_of(units) == Comparison::saved
+            ? fmt::format("saved: 1 - {} / that of the row of {}", entry, experiment_.baseline)
+            : fmt::format("speed-up by {}: how many times as fast as the row of {}", entry, experiment_.baseline);
+    write_numbers("relative/" + entry, cells, {"1", description});
+  }
+
+  /// `cells` are those of a row's rounds, row by row; the axes `round` and `entry` are there if they are longer than 1.
+  void write_numbers(const std::string& path, const std::vector<std::vector<double>>& cells,
+                     const io::h5::Meaning& meaning) {
+    std::size_t width = 1;
+    for (const std::vector<double>& cell : cells) width = std::max(width, cell.size());
+    std::vector<double> numbers;
+    for (const std::vector<double>& cell : cells) {
+      numbers.insert(numbers.end(), cell.begin(), cell.end());
+      numbers.resize(numbers.size() + width - cell.size(), NAN);
+    }
+    io::h5::Shape shape{std::ssize(rows_)};
+    if (rounds_ > 1) shape.push_back(static_cast<std::int64_t>(rounds_));
+    if (width > 1) shape.push_back(static_cast<std::int64_t>(width));
+    io::h5::Dataset dataset = file_.write(path, shape, std::span<const double>(numbers), meaning);
+    dataset.attach_scale(file_.dataset("row"), 0);
+    if (rounds_ > 1) dataset.attach_scale(file_.dataset("round"), 1);
+    if (width > 1) dataset.attach_scale(entry_scale(width), static_cast<int>(shape.size()) - 1);
+  }
+
+  /// The scale of axes of `width` entries: /entry_WIDTH, since quantities differ in their numbers of entries.
+  io::h5::Dataset entry_scale(std::size_t width) {
+    const std::string name = fmt::format("entry_{}", width);
+    if (file_.has(name)) return file_.dataset(name);
+    std::vector<std::int64_t> numbers(width);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    io::h5::Dataset scale = file_.write(name, numbers, {"1", "number of the entry"});
+    scale.make_scale(name);
+    return scale;
+  }
+
+  const jobs::Context& context_;
+  const Experiment& experiment_;
+  const std::vector<config::DeckRow>& deck_rows_;
+  const std::vector<Rounds>& measured_;  // by row
+  std::size_t rounds_;
+  std::vector<std::size_t> rows_;  // that were measured
+  io::h5::File& file_;
+};
+
 }  // namespace
 
 bool EarlierRow::has_result() const {
@@ -86,7 +264,6 @@ ExperimentFile::ExperimentFile(const jobs::Context& context)
     : context_(context),
       settings_(context.settings()),
       rows_(context.deck.rows),
-      world_(context.world),
       path_((fs::path(settings_.job.directory) / jobs::kExperimentFile).string()),
       created_(fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))),
       jobs_differ_(std::any_of(
@@ -214,192 +391,10 @@ void ExperimentFile::flush() {
   if (std::none_of(measured_.begin(), measured_.end(), is_measured)) return;
   const double start_s = events::now_s();
   has_unwritten_ = false;  // a failure is told once
-  jobs::replace_file(path_, [&](io::h5::File& file) { write(file); });
+  jobs::replace_file(path_,
+                     [&](io::h5::File& file) { Contents(context_, measured_, file).write(created_, baselines_); });
   last_flush_s_ = events::now_s();
   last_flush_took_s_ = last_flush_s_ - start_s;
-}
-
-std::size_t ExperimentFile::round_count() const {
-  auto rounds = static_cast<std::size_t>(settings_.section<Experiment>().rounds);
-  for (const Rounds& of_row : measured_) rounds = std::max(rounds, of_row.size());
-  return rounds;
-}
-
-/// What is written of the rows: what experiment.record names, or else whatever they have.
-std::set<std::string> ExperimentFile::entries() const {
-  const std::vector<std::string>& record = settings_.section<Experiment>().record;
-  std::set<std::string> found(record.begin(), record.end());
-  if (!found.empty()) return found;
-  for (const Rounds& rounds : measured_) {
-    for (const Measurement& measurement : rounds) {
-      for (const auto& [entry, quantity] : measurement.record.quantities) found.insert(entry);
-    }
-  }
-  return found;
-}
-
-const Quantity* ExperimentFile::quantity(std::size_t row, std::size_t round, const std::string& entry) const {
-  if (round >= measured_[row].size()) return nullptr;
-  const auto& quantities = measured_[row][round].record.quantities;
-  const auto found = quantities.find(entry);
-  return found == quantities.end() ? nullptr : &found->second;
-}
-
-void ExperimentFile::write(io::h5::File& file) const {
-  std::vector<std::size_t> rows;
-  for (std::size_t i = 0; i < rows_.size(); ++i) {
-    if (!measured_[i].empty()) rows.push_back(i);
-  }
-  write_info(file);
-  write_outcomes(file, rows);
-  for (const std::string& key : varied_keys(settings_.section<Experiment>())) write_key(file, key, rows);
-  for (const std::string& entry : entries()) write_record(file, entry, rows);
-}
-
-void ExperimentFile::write_info(io::h5::File& file) const {
-  io::h5::Group info = file.make_group("info");
-  info.set_attribute("format", jobs::kExperimentFormat);
-  info.set_attribute("format_version", kFormatVersion);
-  info.set_attribute("version", build_info::version());
-  info.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
-  info.set_attribute("build", build_info::summary() + ", " + build_info::flags());
-  io::write_launch(info, jobs::launch_of(world_));
-  info.set_attribute("transport", world_.size() > 1 ? world_.collectives().description() : "");
-  info.set_attribute("question", settings_.section<Experiment>().question);
-  info.set_attribute("rows", std::int64_t{std::ssize(rows_)});
-  info.set_attribute("command", context_.command);
-  info.set_attribute("deck", context_.deck.resolved);
-  info.set_attribute("created", created_);
-}
-
-void ExperimentFile::write_outcomes(io::h5::File& file, const std::vector<std::size_t>& rows) const {
-  std::vector<std::int64_t> numbers, codes;
-  std::vector<std::string> names, reasons, decks;
-  std::vector<std::vector<double>> seconds;
-  for (const std::size_t i : rows) {
-    const Outcome& last = measured_[i].back().outcome;
-    numbers.push_back(static_cast<std::int64_t>(i) + 1);
-    codes.push_back(static_cast<std::int64_t>(last.code));
-    names.push_back(rows_[i].name);
-    reasons.push_back(last.reason);
-    decks.push_back(rows_[i].resolved);
-    for (std::size_t round = 0; round < round_count(); ++round)
-      seconds.push_back({round < measured_[i].size() ? measured_[i][round].outcome.seconds : NAN});
-  }
-  io::h5::Dataset row = file.write("row", numbers, {"1", "number of the row, as in the name of its folder"});
-  row.make_scale("row");
-  if (round_count() > 1) {
-    std::vector<std::int64_t> rounds(round_count());
-    std::iota(rounds.begin(), rounds.end(), 1);
-    file.write("round", rounds, {"1", "number of the round"}).make_scale("round");
-  }
-  file.write("name", names, {"1", "name of the row"}).attach_scale(row, 0);
-  file.write("exit_code", codes, {"1", "exit code of the row's job"}).attach_scale(row, 0);
-  file.write("reason", reasons, {"1", "why the row failed"}).attach_scale(row, 0);
-  write_numbers(file, "seconds", seconds, {"s", "wall time of the row"});
-  file.write("resolved_deck", decks, {"1", "every key of the row, as TOML"}).attach_scale(row, 0);
-}
-
-void ExperimentFile::write_key(io::h5::File& file, const std::string& name,
-                               const std::vector<std::size_t>& rows) const {
-  const config::Key& key = *config::find_key(name);
-  std::vector<std::string> texts;
-  std::vector<double> numbers;
-  for (const std::size_t i : rows) {
-    const auto given = rows_[i].given.find(name);  // "small" stays that, whatever else the row sets of its size
-    texts.push_back(
-        plain_text(given != rows_[i].given.end() ? given->second : config::value_text(key, rows_[i].settings)));
-    if (const auto number = number_of(texts.back())) numbers.push_back(*number);
-  }
-  const std::string path = "keys/" + name;
-  const std::string_view description = key.meaning.substr(0, key.meaning.find(". "));
-  const io::h5::Meaning meaning{key.unit == "-" ? "1" : key.unit, description};
-  io::h5::Dataset dataset =
-      numbers.size() == texts.size() ? file.write(path, numbers, meaning) : file.write(path, texts, meaning);
-  dataset.attach_scale(file.dataset("row"), 0);
-}
-
-void ExperimentFile::write_record(io::h5::File& file, const std::string& entry,
-                                  const std::vector<std::size_t>& rows) const {
-  const std::string path = "record/" + entry;
-  const Quantity* known = nullptr;
-  std::vector<std::vector<double>> cells;
-  std::vector<std::string> texts;
-  for (const std::size_t i : rows) {
-    texts.emplace_back();
-    for (std::size_t round = 0; round < round_count(); ++round) {
-      cells.emplace_back();
-      const Quantity* found = quantity(i, round, entry);
-      if (found == nullptr) continue;
-      known = found;
-      cells.back() = found->numbers;
-      texts.back() = fmt::format("{}", fmt::join(found->texts, ", "));
-    }
-  }
-  if (known != nullptr && known->is_text) {
-    file.write(path, texts, {known->units, known->description}).attach_scale(file.dataset("row"), 0);
-    return;
-  }
-  if (known == nullptr) return write_numbers(file, path, cells, {"1", "no row has it"});
-  write_numbers(file, path, cells, {known->units, known->description});
-  if (!baselines_.empty() && comparison_of(known->units) != Comparison::none)
-    write_relative(file, entry, known->units, rows);
-}
-
-void ExperimentFile::write_relative(io::h5::File& file, const std::string& entry, const std::string& units,
-                                    const std::vector<std::size_t>& rows) const {
-  std::vector<std::vector<double>> cells;
-  for (const std::size_t i : rows) {
-    for (std::size_t round = 0; round < round_count(); ++round) {
-      cells.emplace_back();
-      const Quantity *own = quantity(i, round, entry), *other = quantity(baselines_[i], round, entry);
-      if (own == nullptr || other == nullptr || own->numbers.size() != other->numbers.size()) continue;
-      for (std::size_t n = 0; n < own->numbers.size(); ++n)
-        cells.back().push_back(compared(units, own->numbers[n], other->numbers[n]));
-    }
-  }
-  const std::string& baseline = settings_.section<Experiment>().baseline;
-  const std::string description =
-      comparison_of(units) == Comparison::saved
-          ? fmt::format("saved: 1 - {} / that of the row of {}", entry, baseline)
-          : fmt::format("speed-up by {}: how many times as fast as the row of {}", entry, baseline);
-  write_numbers(file, "relative/" + entry, cells, {"1", description});
-}
-
-namespace {
-
-/// The scale of axes of `width` entries: /entry_WIDTH, since quantities differ in their numbers of entries.
-io::h5::Dataset entry_scale(io::h5::File& file, std::size_t width) {
-  const std::string name = fmt::format("entry_{}", width);
-  if (file.has(name)) return file.dataset(name);
-  std::vector<std::int64_t> numbers(width);
-  std::iota(numbers.begin(), numbers.end(), 0);
-  io::h5::Dataset scale = file.write(name, numbers, {"1", "number of the entry"});
-  scale.make_scale(name);
-  return scale;
-}
-
-}  // namespace
-
-/// `cells` are those of a row's rounds, row by row; the axes `round` and `entry` are there if they are longer than 1.
-void ExperimentFile::write_numbers(io::h5::File& file, const std::string& path,
-                                   const std::vector<std::vector<double>>& cells,
-                                   const io::h5::Meaning& meaning) const {
-  std::size_t width = 1;
-  for (const std::vector<double>& cell : cells) width = std::max(width, cell.size());
-  std::vector<double> numbers;
-  for (const std::vector<double>& cell : cells) {
-    numbers.insert(numbers.end(), cell.begin(), cell.end());
-    numbers.resize(numbers.size() + width - cell.size(), NAN);
-  }
-  const std::size_t rounds = round_count();
-  io::h5::Shape shape{std::ssize(cells) / static_cast<std::int64_t>(rounds)};
-  if (rounds > 1) shape.push_back(static_cast<std::int64_t>(rounds));
-  if (width > 1) shape.push_back(static_cast<std::int64_t>(width));
-  io::h5::Dataset dataset = file.write(path, shape, std::span<const double>(numbers), meaning);
-  dataset.attach_scale(file.dataset("row"), 0);
-  if (rounds > 1) dataset.attach_scale(file.dataset("round"), 1);
-  if (width > 1) dataset.attach_scale(entry_scale(file, width), static_cast<int>(shape.size()) - 1);
 }
 
 }  // namespace tessera::lab

@@ -21,15 +21,12 @@
 #pragma once
 
 #include <filesystem>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "config/deck.hpp"
-#include "io/h5.hpp"
 #include "jobs/jobs.hpp"
-#include "lab/experiment_baseline.hpp"
-#include "lab/experiment_measurement.hpp"
+#include "lab/experiment_record.hpp"
 
 namespace tessera::lab {
 
@@ -72,23 +69,10 @@ class ExperimentFile {
 
  private:
   RowRecord read_results(std::size_t row, const Outcome& outcome) const;
-  std::set<std::string> entries() const;
-  void write(io::h5::File& file) const;
-  void write_info(io::h5::File& file) const;
-  void write_outcomes(io::h5::File& file, const std::vector<std::size_t>& rows) const;
-  void write_key(io::h5::File& file, const std::string& name, const std::vector<std::size_t>& rows) const;
-  void write_record(io::h5::File& file, const std::string& entry, const std::vector<std::size_t>& rows) const;
-  void write_relative(io::h5::File& file, const std::string& entry, const std::string& units,
-                      const std::vector<std::size_t>& rows) const;
-  void write_numbers(io::h5::File& file, const std::string& path, const std::vector<std::vector<double>>& cells,
-                     const io::h5::Meaning& meaning) const;
-  const Quantity* quantity(std::size_t row, std::size_t round, const std::string& entry) const;
-  std::size_t round_count() const;
 
   const jobs::Context& context_;
   const config::Settings& settings_;
   const std::vector<config::DeckRow>& rows_;
-  parallel::World& world_;
   const std::string path_, created_;
   const bool jobs_differ_;
   const std::vector<std::size_t> baselines_;  // by row; none without experiment.baseline

@@ -1,7 +1,9 @@
-#include "lab/experiment_reader.hpp"  // the contract is there; here is how
+/// Reads the tables of [experiment] that are no keys, product, rows and when_quick, and makes rows of them.
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -11,8 +13,10 @@
 #include "config/job_traits.hpp"
 #include "config/keys.hpp"
 #include "config/renamed_keys.hpp"
+#include "config/row_tables.hpp"
+#include "config/rules.hpp"
 #include "config/text.hpp"
-#include "lab/experiment_baseline.hpp"
+#include "lab/experiment_rows.hpp"
 #include "lab/kinds.hpp"
 
 namespace tessera::lab {
@@ -103,7 +107,40 @@ std::vector<std::string_view> variation_names(const Experiment& experiment) {
   return names;
 }
 
-}  // namespace
+/// Whether a value is legal for its key is not decided here.
+class ExperimentTables final : public config::RowTables {
+ public:
+  bool has(std::string_view name) const override;
+
+  /// With `is_override` only the lists of the keys that are named there are replaced.
+  void read(std::string_view name, const toml::node& node, const Locate& locate, config::Settings& settings,
+            config::Faults& faults, bool is_override) override;
+
+  bool sweeps(std::string_view key, const config::Settings& settings) const override;
+  std::optional<std::string> sweep(const std::string& key, const toml::node& node, config::Settings& settings,
+                                   config::Faults& faults) override;
+
+  std::vector<config::DescribedRow> rows(const config::Settings& settings, const config::Sources& sources,
+                                         std::string_view deck, config::Faults& faults) const override;
+  void check_row(const config::DescribedRow& row, const config::Settings& settings,
+                 config::Faults& faults) const override;
+  void forget(config::Settings& settings, config::Sources& sources) const override;
+
+ private:
+  void read_variation(const std::string& table, const toml::table& node, Variation& variation);
+  void read_keys(const std::string& table, const toml::table& node, bool are_lists, std::vector<RowValues>& out);
+  bool replace_lists(Experiment& experiment, const RowValues& list, bool everywhere);
+
+  /// Refuses `node` in these words unless it has elements and all of them are values, each once.
+  std::optional<RowValues> values_of(const std::string& key, const toml::node& node,
+                                     const std::vector<const toml::node*>& elements, const std::string& wrong,
+                                     const std::string& legal);
+  void refuse(const toml::node& node, const std::string& key, const std::string& wrong, const std::string& legal);
+
+  std::set<std::string, std::less<>> swept_;  // keys that the command line has set by name
+  const Locate* locate_ = nullptr;            // of the call to read() under way, like the next
+  config::Faults* faults_ = nullptr;
+};
 
 bool ExperimentTables::has(std::string_view name) const {
   return name == "experiment.product" || name == "experiment.rows" || name == "experiment.when_quick";
@@ -117,7 +154,7 @@ void ExperimentTables::refuse(const toml::node& node, const std::string& key, co
 std::optional<RowValues> ExperimentTables::values_of(const std::string& key, const toml::node& node,
                                                      const std::vector<const toml::node*>& elements,
                                                      const std::string& wrong, const std::string& legal) {
-  RowValues values{key, {}};
+  RowValues values{key, {}, (*locate_)(node)};
   for (const toml::node* element : elements) {
     std::optional<std::string> text = config::node_text(*element);
     if (!text) break;
@@ -152,14 +189,13 @@ void ExperimentTables::read_keys(const std::string& table, const toml::table& no
     }
     const toml::array* list = value->as_array();
     const bool leaves_out = table == "when_quick.product" && list != nullptr && list->empty();
-    std::optional<RowValues> values = leaves_out ? RowValues{key, {}}
+    std::optional<RowValues> values = leaves_out ? RowValues{key, {}, (*locate_)(*value)}
                                       : are_lists
                                           ? values_of(key, *value, elements_of(list), "is not a list of values",
                                                       "a list that is not empty: one value of the key for each row")
                                           : values_of(key, *value, {value}, "is not a value", "a value of the key");
     if (!values) continue;
     const auto same = std::find_if(out.begin(), out.end(), [&](const RowValues& v) { return v.key == key; });
-    places_[table + " " + key] = (*locate_)(*value);
     if (same == out.end()) {
       out.push_back(std::move(*values));
     } else {
@@ -206,29 +242,26 @@ void ExperimentTables::read(std::string_view name, const toml::node& node, const
   std::vector<RowValues> lists;
   read_keys("product", *table, true, lists);
   for (RowValues& list : lists) {
-    const config::Where where = places_.at("product " + list.key);
-    if (!replace_lists(experiment, list, where, is_override)) experiment.product.push_back(std::move(list));
+    if (!replace_lists(experiment, list, is_override)) experiment.product.push_back(std::move(list));
   }
 }
 
 /// Replaces the list of the same key in [experiment.product], or `everywhere`, when_quick's included; whether there was
 /// one.
-bool ExperimentTables::replace_lists(Experiment& experiment, const RowValues& list, const config::Where& where,
-                                     bool everywhere) {
+bool ExperimentTables::replace_lists(Experiment& experiment, const RowValues& list, bool everywhere) {
   bool is_replaced = false;
-  const auto replace = [&](std::vector<RowValues>& all, const std::string& table) {
+  const auto replace = [&](std::vector<RowValues>& all) {
     for (RowValues& values : all) {
       if (values.key != list.key) continue;
       values = list;
-      places_[table + " " + list.key] = where;
       is_replaced = true;
     }
   };
-  replace(experiment.product, "product");
+  replace(experiment.product);
   if (!everywhere) return is_replaced;
-  for (Variation& variation : experiment.rows) replace(variation.product, "rows." + variation.name + ".product");
+  for (Variation& variation : experiment.rows) replace(variation.product);
   const bool is_of_rows = is_replaced;
-  replace(experiment.when_quick.product, "when_quick.product");
+  replace(experiment.when_quick.product);
   return is_of_rows;
 }
 
@@ -256,7 +289,7 @@ std::optional<std::string> ExperimentTables::sweep(const std::string& key, const
     if (const auto* path = elements[i]->as_string())  // of the command line: from the current directory
       values->values[i] = config::toml_string(config::resolved_path(path->get(), config::working_directory()));
   }
-  replace_lists(settings.section<Experiment>(), *values, config::kCommandLine, true);
+  replace_lists(settings.section<Experiment>(), *values, true);
   swept_.insert(key);
   return is_one ? std::optional(values->values.front()) : std::nullopt;
 }
@@ -265,7 +298,8 @@ std::vector<config::DescribedRow> ExperimentTables::rows(const config::Settings&
                                                          const config::Sources& sources, std::string_view deck,
                                                          config::Faults& faults) const {
   const Experiment& experiment = settings.section<Experiment>();
-  const bool has_too_many = count_rows(experiment) > kMaxRows;
+  const std::vector<RowKeys> expanded = expand(experiment);
+  const bool has_too_many = expanded.size() > kMaxRows;
   if (has_too_many)
     faults.add({{std::string(deck)},
                 "experiment.product",
@@ -289,15 +323,13 @@ std::vector<config::DescribedRow> ExperimentTables::rows(const config::Settings&
   if (has_too_many) return {};
   std::vector<config::DescribedRow> rows;
   std::vector<std::string_view> names;
-  const std::vector<RowKeys> expanded = expand(experiment);
   for (const RowKeys& keys : expanded) {
     config::DescribedRow row{keys.name, experiment.job, {}, is_chosen(experiment, keys.name)};
     if (experiment.quick) {
       for (const RowValues& values : experiment.when_quick.keys)
-        row.values.push_back({values.key, values.values.front(), where("when_quick", values.key), true});
+        row.values.push_back({values.key, values.values.front(), values.where, true});
     }
-    for (const RowKeys::Assignment& key : keys.keys)
-      row.values.push_back({key.key, key.value, where(key.table, key.key)});
+    for (const RowKeys::Assignment& key : keys.keys) row.values.push_back({key.key, key.value, key.where});
     rows.push_back(std::move(row));
     names.push_back(keys.name);
   }
@@ -327,5 +359,9 @@ void ExperimentTables::forget(config::Settings& settings, config::Sources& sourc
   settings.section<Experiment>() = {};
   std::erase_if(sources, [](const auto& source) { return source.first.starts_with("experiment."); });
 }
+
+}  // namespace
+
+std::shared_ptr<config::RowTables> make_tables() { return std::make_shared<ExperimentTables>(); }
 
 }  // namespace tessera::lab

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <stdexcept>
 
-#include "errors.hpp"
 #include "io/h5.hpp"
+#include "jobs/statistics.hpp"
 
 namespace tessera::lab {
 namespace {
@@ -21,19 +20,6 @@ std::vector<double> numbers_of(const io::h5::Dataset& dataset) {
   return {integers.begin(), integers.end()};
 }
 
-double middle_of(std::vector<double> sorted) {
-  std::sort(sorted.begin(), sorted.end());
-  return (sorted[(sorted.size() - 1) / 2] + sorted[sorted.size() / 2]) / 2;
-}
-
-double deviation_of(const std::vector<double>& numbers) {
-  const double count = static_cast<double>(numbers.size());
-  const double mean = std::accumulate(numbers.begin(), numbers.end(), 0.0) / count;
-  double squares = 0;
-  for (const double x : numbers) squares += (x - mean) * (x - mean);
-  return count > 1 ? std::sqrt(squares / (count - 1)) : 0;
-}
-
 }  // namespace
 
 double statistic_of(Statistic statistic, const std::vector<double>& all) {
@@ -41,14 +27,13 @@ double statistic_of(Statistic statistic, const std::vector<double>& all) {
   std::copy_if(all.begin(), all.end(), std::back_inserter(numbers), [](double x) { return !std::isnan(x); });
   if (statistic == Statistic::count) return static_cast<double>(numbers.size());
   if (numbers.empty()) return NAN;
-  const double sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
   switch (statistic) {
-    case Statistic::mean: return sum / static_cast<double>(numbers.size());
-    case Statistic::std: return deviation_of(numbers);
-    case Statistic::median: return middle_of(numbers);
+    case Statistic::mean: return jobs::mean_of(numbers);
+    case Statistic::std: return jobs::deviation_of(numbers);
+    case Statistic::median: return jobs::median_of(numbers);
     case Statistic::min: return *std::min_element(numbers.begin(), numbers.end());
     case Statistic::max: return *std::max_element(numbers.begin(), numbers.end());
-    case Statistic::sum: return sum;
+    case Statistic::sum: return std::accumulate(numbers.begin(), numbers.end(), 0.0);
     case Statistic::first: return numbers.front();
     case Statistic::last: return numbers.back();
     case Statistic::values:

@@ -1,11 +1,14 @@
-/// What an experiment keeps of each row: datasets of the row's file, and their statistics.
+/// What an experiment keeps of each row: how its measurements ended, one in each round, and what they gave, datasets of
+/// the row's file and their statistics.
 #pragma once
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "errors.hpp"
 #include "lab/experiment_rows.hpp"
 
 namespace tessera::lab {
@@ -30,5 +33,33 @@ struct RowRecord {
 /// Opens the file once. No entries: every column of a benchmark's table, and nothing of another file.
 /// Throws Failure(Exit::files) if the file cannot be opened.
 RowRecord read_record(const std::filesystem::path& file, const std::vector<std::string>& entries);
+
+/// How a measurement ended.
+struct Outcome {
+  Exit code = Exit::finished;
+  std::string reason;  // the message of its failure
+  double seconds = NAN;
+};
+
+struct Measurement {
+  Outcome outcome;
+  RowRecord record = {};
+};
+
+/// A row's, round by round. Only the last one may have failed: such a row is not measured again, but by --resume auto.
+using Rounds = std::vector<Measurement>;
+
+inline constexpr const char* kStoppedByItsLimit = "stopped by its train.time_limit_s";  // a reason with Exit::stopped
+
+/// Whether a measurement that ended so has a result.
+inline bool has_run(const Outcome& outcome) {
+  return outcome.code == Exit::finished || (outcome.code == Exit::stopped && outcome.reason == kStoppedByItsLimit);
+}
+
+/// Whether a resumed experiment keeps it.
+inline bool is_final(const Outcome& outcome) {
+  if (outcome.code == Exit::stopped) return has_run(outcome);
+  return outcome.code != Exit::files && outcome.code != Exit::environment;
+}
 
 }  // namespace tessera::lab

@@ -1,11 +1,12 @@
 #include "lab/experiment_rows.hpp"  // the contract is there; here is how
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
-#include <iterator>
+#include <cmath>
+#include <map>
 #include <utility>
-
-#include <fmt/format.h>
 
 #include "config/deck.hpp"
 #include "config/text.hpp"
@@ -20,12 +21,6 @@ constexpr std::pair<std::string_view, Statistic> kStatistics[] = {
     {"min", Statistic::min},     {"max", Statistic::max},     {"sum", Statistic::sum},
     {"count", Statistic::count}, {"first", Statistic::first}, {"last", Statistic::last}};
 
-/// A list with the table in which it stands.
-struct List {
-  const RowValues* values;
-  std::string table;
-};
-
 const RowValues* find(const std::vector<RowValues>& all, std::string_view key) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const RowValues& v) { return v.key == key; });
   return found == all.end() ? nullptr : &*found;
@@ -37,16 +32,14 @@ std::vector<Variation> variations_of(const Experiment& experiment) {
 }
 
 /// The lists that a variation's rows combine: the common ones, then its own.
-std::vector<List> lists_of(const Experiment& experiment, const Variation& variation) {
-  std::vector<List> lists;
-  const auto add = [&](const std::vector<RowValues>& product, const std::string& table) {
-    for (const RowValues& values : product) {
+std::vector<const RowValues*> lists_of(const Experiment& experiment, const Variation& variation) {
+  std::vector<const RowValues*> lists;
+  for (const std::vector<RowValues>* product : {&experiment.product, &variation.product}) {
+    for (const RowValues& values : *product) {
       const RowValues* quick = experiment.quick ? find(experiment.when_quick.product, values.key) : nullptr;
-      lists.push_back(quick != nullptr ? List{quick, "when_quick.product"} : List{&values, table});
+      lists.push_back(quick != nullptr ? quick : &values);
     }
-  };
-  add(experiment.product, "product");
-  add(variation.product, fmt::format("rows.{}.product", variation.name));
+  }
   return lists;
 }
 
@@ -62,15 +55,12 @@ std::string name_part(std::string_view text) {
   return out;
 }
 
-std::string key_text(std::string_view key) {
-  return std::string(key);  // dotted, unquoted: TOML reads a table, which the reader takes apart
-}
-
+/// Dotted keys, unquoted: TOML reads a table, which the reader takes apart.
 std::string values_text(const std::vector<RowValues>& all, bool are_lists) {
   std::string text;
   for (const RowValues& values : all) {
-    text += are_lists ? fmt::format("{} = [{}]\n", key_text(values.key), fmt::join(values.values, ", "))
-                      : fmt::format("{} = {}\n", key_text(values.key), values.values.front());
+    text += are_lists ? fmt::format("{} = [{}]\n", values.key, fmt::join(values.values, ", "))
+                      : fmt::format("{} = {}\n", values.key, values.values.front());
   }
   return text;
 }
@@ -83,39 +73,48 @@ std::string variation_text(const Variation& variation, const std::string& table)
   return text;
 }
 
-}  // namespace
+using Values = std::map<std::string, std::string>;  // by key
 
-std::size_t count_rows(const Experiment& experiment) {
-  std::size_t all = 0;
-  for (const Variation& variation : variations_of(experiment)) {
-    std::size_t count = 1;
-    for (const List& list : lists_of(experiment, variation)) {
-      count = std::min(kMaxRows + 1, count * list.values->values.size());
-    }
-    all = std::min(kMaxRows + 1, all + count);
-  }
-  return all;
+/// Of several assignments of a key the last one counts.
+Values values_of(const RowKeys& row) {
+  Values values;
+  for (const RowKeys::Assignment& assignment : row.keys) values[assignment.key] = assignment.value;
+  return values;
 }
+
+/// The values of `keys` as far as the row sets them.
+Values common_values(const Values& keys, const Values& row) {
+  Values common;
+  for (const auto& [key, of_baseline] : keys) {
+    if (const auto found = row.find(key); found != row.end()) common.insert(*found);
+  }
+  return common;
+}
+
+bool contains(std::string_view text, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), text) != words.end();
+}
+
+bool is_rate(std::string_view units) { return units.ends_with("/s"); }
+
+}  // namespace
 
 std::vector<RowKeys> expand(const Experiment& experiment) {
   std::vector<RowKeys> rows;
   for (const Variation& variation : variations_of(experiment)) {
-    const std::vector<List> lists = lists_of(experiment, variation);
+    const std::vector<const RowValues*> lists = lists_of(experiment, variation);
     std::size_t count = 1;
-    for (const List& list : lists) count = std::min(kMaxRows, count * list.values->values.size());
-    for (std::size_t number = 0; number < count && rows.size() < kMaxRows; ++number) {
-      RowKeys row;
-      row.name = name_part(variation.name);
-      row.variation = variation.name;
-      for (const RowValues& key : variation.keys)
-        row.keys.push_back({key.key, key.values.front(), "rows." + variation.name});
-      std::size_t rest = number, combinations = count;
-      for (const List& list : lists) {  // the first changes slowest
-        combinations /= list.values->values.size();
-        const std::string& value = list.values->values[rest / combinations];
-        rest %= combinations;
-        row.keys.push_back({list.values->key, value, list.table});
-        row.name += (row.name.empty() ? "" : "_") + name_part(value);
+    for (const RowValues* list : lists) count = std::min(kMaxRows + 1, count * list->values.size());
+    for (std::size_t number = 0; number < count && rows.size() <= kMaxRows; ++number) {
+      RowKeys row{name_part(variation.name), variation.name, {}};
+      for (const RowValues& key : variation.keys) row.keys.push_back({key.key, key.values.front(), key.where, false});
+      std::size_t rest = number;
+      std::vector<const std::string*> values(lists.size());
+      for (std::size_t i = lists.size(); i-- > 0; rest /= lists[i]->values.size())  // the last changes fastest
+        values[i] = &lists[i]->values[rest % lists[i]->values.size()];
+      for (std::size_t i = 0; i < lists.size(); ++i) {
+        row.keys.push_back({lists[i]->key, *values[i], lists[i]->where, true});
+        row.name += (row.name.empty() ? "" : "_") + name_part(*values[i]);
       }
       if (row.name.empty()) row.name = "deck";
       row.name.resize(std::min(row.name.size(), kMaxNameBytes));
@@ -179,6 +178,54 @@ std::string statistic_names() {
   std::string names;
   for (const auto& [name, statistic] : kStatistics) names += (names.empty() ? "" : " ") + std::string(name);
   return names;
+}
+
+Baselines baselines_of(const Experiment& experiment, const std::vector<RowKeys>& rows) {
+  Baselines found;
+  if (experiment.baseline.empty()) return found;
+  std::vector<std::size_t> candidates;
+  Values lists;  // the keys alone count
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].variation != experiment.baseline) continue;
+    candidates.push_back(i);
+    for (const RowKeys::Assignment& assignment : rows[i].keys)
+      if (assignment.is_of_list) lists[assignment.key];
+  }
+  if (candidates.empty()) {
+    found.wrong = fmt::format("there is no [experiment.rows.{}]", experiment.baseline);
+    return found;
+  }
+  std::map<Values, std::map<Values, std::vector<std::size_t>>> by_keys;  // candidates by values, for each set of keys
+  for (const RowKeys& row : rows) {
+    const Values wanted = common_values(lists, values_of(row));
+    Values keys;
+    for (const auto& [key, value] : wanted) keys[key];
+    auto [of_keys, is_new] = by_keys.try_emplace(keys);
+    for (std::size_t i = 0; is_new && i < candidates.size(); ++i)
+      of_keys->second[common_values(keys, values_of(rows[candidates[i]]))].push_back(candidates[i]);
+    const std::vector<std::size_t>& same = of_keys->second[wanted];
+    if (same.size() != 1) {
+      found.wrong = same.empty() ? fmt::format("has no row with the values of row {}", row.name)
+                                 : fmt::format("has {} rows with the values of row {}: {} and {}", same.size(),
+                                               row.name, rows[same[0]].name, rows[same[1]].name);
+      found.rows.clear();
+      return found;
+    }
+    found.rows.push_back(same.front());
+  }
+  return found;
+}
+
+Comparison comparison_of(std::string_view units) {
+  if (is_rate(units) || contains(units, {"s", "ms", "us"})) return Comparison::speed_up;
+  if (contains(units, {"B", "byte", "bytes", "KiB", "MiB", "GiB", "MB", "GB"})) return Comparison::saved;
+  return Comparison::none;
+}
+
+double compared(std::string_view units, double row, double baseline) {
+  const double over = is_rate(units) ? row : baseline, under = is_rate(units) ? baseline : row;
+  if (comparison_of(units) == Comparison::saved) return baseline == 0 ? NAN : 1 - row / baseline;
+  return comparison_of(units) == Comparison::none || under == 0 ? NAN : over / under;
 }
 
 }  // namespace tessera::lab

@@ -1,4 +1,5 @@
-/// Rows of an experiment: the combinations that [experiment] describes, and what is recorded of each.
+/// Rows of an experiment: the combinations that [experiment] describes, what is recorded of each, and which row each is
+/// compared with (experiment.baseline).
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/faults.hpp"
 #include "config/settings.hpp"
 
 namespace tessera::lab {
@@ -16,8 +18,9 @@ namespace tessera::lab {
 struct RowValues {
   std::string key;
   std::vector<std::string> values;
+  config::Where where = {};
 
-  bool operator==(const RowValues&) const = default;
+  bool operator==(const RowValues& other) const { return key == other.key && values == other.values; }
 };
 
 /// Rows of an experiment: every combination of the lists in `product`, each with `keys`.
@@ -52,18 +55,16 @@ constexpr std::size_t kMaxRows = 10000;
 struct RowKeys {
   struct Assignment {
     std::string key, value;  // the value as TOML
-    std::string table;       // of the deck, in which it stands: "product", "rows.NAME", "rows.NAME.product"
+    config::Where where;
+    bool is_of_list;  // one of a product
   };
   std::string name;       // of its variation and of its values, "flash2_4096_bf16": fit for a file's name
   std::string variation;  // its table's name
   std::vector<Assignment> keys;
 };
 
-/// Number of rows that `experiment` describes; kMaxRows + 1 if there are more.
-std::size_t count_rows(const Experiment& experiment);
-
-/// The rows, at most kMaxRows: variation by variation, and of each every combination of the common lists and its own,
-/// the last list changing fastest. With experiment.quick the lists of when_quick replace those of the same keys.
+/// The rows, at most kMaxRows + 1: variation by variation, and of each every combination of the common lists and its
+/// own, the last list changing fastest. With experiment.quick the lists of when_quick replace those of the same keys.
 std::vector<RowKeys> expand(const Experiment& experiment);
 
 /// Whether experiment.only lets the row of this name run.
@@ -93,5 +94,25 @@ std::optional<Recorded> parse_recorded(std::string_view text);
 
 /// The names of all statistics but `values`, with blanks between them.
 std::string statistic_names();
+
+struct Baselines {
+  std::vector<std::size_t> rows;  // by row, as expand() counts them; empty without experiment.baseline
+  std::string wrong;              // with experiment.baseline: no such table, or not one row of it for each row
+};
+
+/// The row of [experiment.rows.<baseline>] that has the same values of all keys that rows of this table take from lists
+/// and that the row sets, too.
+Baselines baselines_of(const Experiment& experiment, const std::vector<RowKeys>& rows);
+
+/// How two numbers of these units are compared, so that more is better.
+enum class Comparison {
+  none,      // other units
+  speed_up,  // times: baseline / row; rates: row / baseline
+  saved      // bytes: 1 - row / baseline
+};
+Comparison comparison_of(std::string_view units);
+
+/// NaN where either is, and where a number would be divided by 0.
+double compared(std::string_view units, double row, double baseline);
 
 }  // namespace tessera::lab

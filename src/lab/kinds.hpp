@@ -1,7 +1,7 @@
 /// The laboratory's kinds of jobs, and its keys and rules.
 #pragma once
 
-#include <string_view>
+#include <memory>
 #include <vector>
 
 #include "config/extension.hpp"
@@ -17,10 +17,17 @@ inline constexpr config::JobKind kBenchStep{100}, kBenchAttention{101}, kBenchKe
 /// [bench] and [experiment] (lab_keys.cpp). `jobs` are the laboratory's.
 std::vector<config::Key> all_lab_keys(const std::vector<config::JobTraits>& jobs);
 
+/// Reads the tables of [experiment] that are no keys, product, rows and when_quick (experiment_reader.cpp).
+std::shared_ptr<config::RowTables> make_tables();
+
 /// What [bench] once had (old_keys.cpp).
 std::vector<config::RenamedKeys> old_keys();
 
-/// Faults of [bench] and [experiment] in any deck (lab_rules.cpp).
+/// Faults of [bench] and [experiment] in any deck (lab_keys.cpp).
 void check(const config::Settings& settings, config::Rules& rules);
+
+/// What bench.generate takes memory for: a context for the prompt and the tokens that continue it, two of them before
+/// the warm-up.
+config::SetUp generation_set_up(const config::Settings& deck);
 
 }  // namespace tessera::lab

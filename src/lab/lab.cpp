@@ -1,15 +1,13 @@
 #include "lab/lab.hpp"
 
-#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "config/extension.hpp"
 #include "jobs/jobs.hpp"
-#include "lab/experiment_reader.hpp"
+#include "lab/bench_keys.hpp"
 #include "lab/experiment_rows.hpp"
 #include "lab/kinds.hpp"
-#include "lab/set_up.hpp"
 
 namespace tessera::lab {
 
@@ -33,6 +31,12 @@ struct Row {
   Exit (*run)(const Context&);
 };
 
+/// Of bench.step: steps, or by bench.phase forward passes alone.
+config::SetUp step_set_up(const config::Settings& deck) {
+  using Memory = config::SetUp::Memory;
+  return {.settings = deck, .memory = deck.section<Bench>().phase == "forward" ? Memory::forward : Memory::steps};
+}
+
 std::vector<Row> rows() {
   constexpr std::string_view kFile = "bench.h5";
   return {
@@ -55,6 +59,16 @@ std::vector<Row> rows() {
 
 }  // namespace
 
+config::SetUp generation_set_up(const config::Settings& deck) {
+  const Bench& bench = deck.section<Bench>();
+  config::SetUp set_up{.settings = deck,
+                       .memory = config::SetUp::Memory::generation,
+                       .sequences = bench.batch,
+                       .prompt_tokens = bench.length};
+  set_up.settings.model.context_length = bench.length + 2 + bench.warmup + bench.repeats;
+  return set_up;
+}
+
 void join() {
   std::vector<config::JobTraits> traits;
   std::vector<jobs::JobRow> functions;
@@ -68,7 +82,7 @@ void join() {
        .keys = all_lab_keys(traits),
        .renamed = old_keys(),
        .check = check,
-       .make_tables = []() -> std::shared_ptr<config::RowTables> { return std::make_shared<ExperimentTables>(); },
+       .make_tables = make_tables,
        .tables_text = [](const config::Settings& deck) { return tables_text(deck.section<Experiment>()); }});
   jobs::add_jobs(functions);
 }

@@ -13,7 +13,7 @@ namespace tessera::lab {
 /// Adds its jobs and its keys to the program's, before the first deck is read.
 void join();
 
-/// What --plan --compare RUN.h5 prints (plan_compare.hpp).
+/// What --plan --compare RUN.h5 prints (plan_compare.cpp).
 /// Throws  Failure(Exit::usage) in a program without it.
 std::string compare_text(const config::CommandLine& line);
 

@@ -1,6 +1,13 @@
-/// The keys of [bench] and [experiment]: member, legal values, unit, and the text of --explain. Defaults are in
-/// bench_keys.hpp and experiment_rows.hpp.
+/// The keys of [bench] and [experiment]: member, legal values, unit, and the text of --explain; and rules on them,
+/// contradictions in any deck. Defaults are in bench_keys.hpp and experiment_rows.hpp.
+#include <fmt/format.h>
+
+#include <string_view>
+#include <tuple>
+#include <utility>
+
 #include "config/key_rows.hpp"
+#include "config/rules.hpp"
 #include "lab/bench_keys.hpp"
 #include "lab/experiment_rows.hpp"
 #include "lab/kinds.hpp"
@@ -31,29 +38,29 @@ std::span<const Word> row_kinds(const std::vector<JobTraits>& jobs) {
 std::vector<Key> bench_keys() {
   return {
       {"bench.warmup", in<&Bench::warmup>(), between(0, 1 << 20), "repeats",
-       "Runs before the measured ones. No other run is left out: with 0 the first run ever is measured, one-time costs "
-       "included. In bench.step with train.graph the first four steps run or record two graphs (column cold_steps "
-       "counts those that were measured), so with 5 every measured step is a replay that follows a replay."},
+       "Runs before the measured ones. Nothing else is left out: with 0, the very first run is measured, one-time "
+       "costs included. With train.graph, the first four steps of bench.step run or capture two graphs (the column "
+       "cold_steps counts those that were measured), so with 5 every measured step is a replay that follows a replay."},
       {"bench.warmup_ms", in<&Bench::warmup_ms>(), between(0, 1e6), "ms",
-       "Shortest duration of the warm-up, whatever bench.warmup says: an idle GPU may take tens of milliseconds to "
+       "Shortest duration of the warm-up, whatever bench.warmup says: an idle GPU may need tens of milliseconds to "
        "raise its clocks. 0: only bench.warmup counts."},
       {"bench.rest_ms", in<&Bench::rest_ms>(), between(0, 1e6), "ms",
        "Idle time in each timing of bench.attention and bench.kernels, after the first run of its warm-up. A GPU at "
-       "its power limit lowers its clocks and needs a tenth of a second of rest to raise them again: without one, a "
+       "its power limit lowers its clocks and needs a tenth of a second of rest to raise them again; without rest, a "
        "row depends on the row before. 0: none."},
       {"bench.repeats", in<&Bench::repeats>(), between(1, 1 << 20), "repeats",
-       "Measured runs; their median, mean and standard deviation are reported, and the first by itself."},
+       "Number of measured runs. Reported are their median, mean and standard deviation, and the first by itself."},
       {"bench.row_limit_s", in<&Bench::row_limit_s>(), at_least(0), "s",
-       "Repeats of one timing of bench.attention, bench.kernels and bench.comm stop when they have lasted this long; "
-       "the row says how many there were. 0: never."},
+       "Time after which one timing of bench.attention, bench.kernels or bench.comm stops repeating; the row says how "
+       "many repeats there were. 0: no limit."},
       {"bench.memory_limit_gib", in<&Bench::memory_limit_gib>(), at_least(0), "GiB",
-       "Memory limit of bench.attention, bench.decode and bench.generate, or of a rank in bench.comm; what is larger "
-       "is reported as out of memory and not run. 0: the machine's memory."},
+       "Memory limit of bench.attention, bench.decode and bench.generate, or of a rank in bench.comm; larger cases are "
+       "reported as out of memory and not run. 0: the machine's memory."},
       {"bench.dtype", in<&Bench::dtype>(), words(kBenchTypes), "-",
        "Number format of bench.attention, bench.decode, bench.kernels and bench.comm."},
       {"bench.length", in<&Bench::length>(), between(1, kMaxTokens), "tokens",
-       "Sequence length T of bench.attention; in bench.decode the number of cached keys, in bench.generate that of the "
-       "prompt's tokens, to which the context is fitted."},
+       "Sequence length T of bench.attention; in bench.decode the number of cached keys; in bench.generate the number "
+       "of prompt tokens, to which the context is fitted."},
       {"bench.head_width", in<&Bench::head_width>(), between(8, 256), "channels",
        "Head width D of bench.attention and bench.decode."},
       {"bench.batch", in<&Bench::batch>(), between(1, 1 << 20), "sequences",
@@ -65,65 +72,96 @@ std::vector<Key> bench_keys() {
       {"bench.channels", in<&Bench::channels>(), between(0, 1 << 24), "channels",
        "Channels H*D of bench.attention, instead of bench.heads: wider heads are fewer, at least 1. 0: use "
        "bench.heads."},
-      {"bench.causal", in<&Bench::causal>(), any(), "-", "Whether bench.attention has the causal mask, or none."},
+      {"bench.causal", in<&Bench::causal>(), any(), "-", "Whether bench.attention uses the causal mask."},
       {"bench.pass", in<&Bench::pass>(), words(kBenchPasses), "-",
-       "Passes that bench.attention times: forward, backward, both in sequence, or all: each of the three."},
+       "What bench.attention times: the forward pass, the backward pass, both in sequence, or all three."},
       {"bench.terms", in<&Bench::terms>(), between(1, 1 << 24), "numbers",
        "How many numbers bench.accumulation adds, one after the other."},
       {"bench.addend", in<&Bench::addend>(), between(-1e4, 1e4), "1",
-       "The number that bench.accumulation adds each time, rounded to each format."},
+       "Number that bench.accumulation adds each time, rounded to each format."},
       {"bench.rows", in<&Bench::rows>(), between(1, 1 << 28), "rows", "Rows N of the tensors in bench.kernels."},
       {"bench.width", in<&Bench::width>(), between(1, 1 << 22), "channels", "Width C of the tensors in bench.kernels."},
       {"bench.phase", in<&Bench::phase>(), words(kBenchPhases), "-",
-       "What bench.step runs. step: whole steps, then forward passes in the same memory; forward: forward passes "
-       "alone, with memory for weights and the activations of inference, and nothing for gradients, optimizer or "
-       "backward."},
+       "What bench.step runs. step: whole steps, then forward passes in the same memory; forward: forward passes only, "
+       "with memory for weights and inference's activations but none for gradients, optimizer or backward."},
       {"bench.profile", in<&Bench::profile>(), any(), "-",
        "Whether bench.step also runs a step kernel by kernel and prints where its time goes. Each kernel is fenced, "
-       "which costs it some microseconds; the measured steps are not affected."},
+       "which costs a few microseconds; the measured steps are not affected."},
       {"bench.operation", in<&Bench::operation>(), words(kBenchOperations), "-",
-       "Collective operation that bench.comm times, over the collectives that parallel.collectives and "
-       "parallel.transfers choose. A broadcast under NCCL never goes by copy engines."},
+       "Collective operation that bench.comm times, with the library that parallel.collectives and parallel.transfers "
+       "choose. Under NCCL a broadcast never uses copy engines."},
       {"bench.mbyte", in<&Bench::mbyte>(), between(1, 1 << 20), "MB",
-       "Size of the message of bench.comm, in millions of bytes: of all ranks' parts together, as nccl-tests count "
-       "them."},
+       "Message size in bench.comm, in millions of bytes: all ranks' parts together, as nccl-tests count."},
   };
 }
 
 std::vector<Key> experiment_keys(const std::vector<JobTraits>& jobs) {
   return {
       {"experiment.question", in<&Experiment::question>(), any(), "-",
-       "What the experiment is to answer. For its reader."},
+       "The question that the experiment answers, for its reader."},
       {"experiment.job", in<&Experiment::job>(), words(row_kinds(jobs)), "-",
-       "The job.kind of every row whose own table sets no other. The rows: each [experiment.rows.NAME], whose keys are "
-       "those of any deck, times every combination of the lists in its own `product` and in [experiment.product], such "
-       "as model.size = [\"small\", \"medium\"]; what they do not set is the deck's."},
+       "job.kind of each row that sets none itself. Rows are the [experiment.rows.NAME] tables, whose keys are those "
+       "of any deck, times every combination of the lists in their own `product` and in [experiment.product], such as "
+       "model.size = [\"small\", \"medium\"]; the deck supplies all other keys."},
       {"experiment.record", in<&Experiment::record>(), any(), "-",
        "Datasets of each row's run.h5 or bench.h5 to collect in experiment.h5, such as step_ms or "
-       "steps/step_time:median. Statistics: mean std median min max sum count first last; without one, the values as "
-       "they are. None named: every column of bench.h5, and nothing of run.h5."},
+       "steps/step_time:median. Statistics: mean std median min max sum count first last; without one, the values "
+       "themselves. Empty: every column of bench.h5, and nothing of run.h5."},
       {"experiment.rounds", in<&Experiment::rounds>(), between(1, 10000), "rounds",
-       "How often all rows are measured, each time by a job of its own that replaces the row's files: odd rounds in "
-       "the order of the rows, even rounds in the opposite order, with the row's bench.rest_ms of rest before each. "
-       "With several rounds experiment.h5 keeps numbers by [row, round]."},
+       "How often all rows are measured, each time by a fresh job that replaces the row's files: odd rounds in the "
+       "order of the rows, even rounds in reverse, resting for the row's bench.rest_ms before each. With several "
+       "rounds experiment.h5 stores numbers by [row, round]."},
       {"experiment.baseline", in<&Experiment::baseline>(), any(), "-",
-       "NAME of the [experiment.rows.NAME] with whose rows experiment.h5 compares the others, in /relative: each with "
-       "the one that has the same values of what the table's rows take from lists. Times and rates give the speed-up, "
-       "bytes the part saved. None: no comparison."},
+       "NAME of the [experiment.rows.NAME] with which experiment.h5 compares the other rows, in /relative: each with "
+       "the baseline row that has the same values from lists. Times and rates give the speed-up, bytes the fraction "
+       "saved. Empty: no comparison."},
       {"experiment.ranks", in<&Experiment::ranks>(), not_empty(between(1, 1 << 20)), "ranks",
-       "Numbers of ranks on which scripts/experiment starts the experiment. The program itself runs on those that it "
-       "is started with."},
+       "Numbers of ranks on which scripts/experiment starts the experiment. The program itself uses the ranks it is "
+       "started with."},
       {"experiment.time_limit_s", in<&Experiment::time_limit_s>(), at_least(0), "s",
        "Wall time after which no further row starts and the experiment exits with code 75. 0: no limit."},
       {"experiment.fresh_processes", in<&Experiment::fresh_processes>(), any(), "-",
-       "Whether scripts/experiment starts a process for each row in each round, so that none profits from what an "
-       "earlier one has loaded. The program itself runs all its rows in one."},
+       "Whether scripts/experiment starts a new process for each row and round, so that no row profits from what an "
+       "earlier one loaded. The program itself runs all its rows in one process."},
       {"experiment.only", in<&Experiment::only>(), any(), "-",
-       "Names of the rows that run, as --check lists them. None: all."},
+       "Names of the rows to run, as --check lists them. Empty: all."},
       {"experiment.quick", in<&Experiment::quick>(), any(), "-",
-       "Whether [experiment.when_quick] counts: its keys go to every row, and the lists of its `product` replace those "
-       "of the same keys; an empty one leaves their rows out."},
+       "Whether [experiment.when_quick] applies: its keys go to every row, and the lists of its `product` replace "
+       "those of the same keys; an empty list leaves their rows out."},
   };
+}
+
+void check_attention(const Bench& bench, Rules& rules) {
+  rules.require(bench.tokens == 0 || bench.batch == Bench{}.batch, {"bench.batch", "bench.tokens"},
+                "would be ignored: bench.tokens is given", "one of the two");
+  rules.require(bench.channels == 0 || bench.heads == Bench{}.heads, {"bench.heads", "bench.channels"},
+                "would be ignored: bench.channels is given", "one of the two");
+}
+
+/// bench.strategies times whole steps, and their communication.
+void check_strategies(const Settings& settings, Rules& rules) {
+  if (settings.job.kind != kBenchStrategies) return;
+  const Bench& bench = settings.section<Bench>();
+  for (const auto& [key, is_default] : {std::pair<std::string_view, bool>{"bench.phase", bench.phase == Bench{}.phase},
+                                        {"bench.profile", bench.profile == Bench{}.profile}}) {
+    rules.require(is_default, {key, "job.kind"}, "would be ignored: job.kind is \"bench.strategies\"",
+                  "job.kind = \"bench.step\"");
+  }
+}
+
+/// Forward passes alone have whole weights on each rank, and run launch by launch.
+void check_forward_phase(const Settings& settings, Rules& rules) {
+  const Bench& bench = settings.section<Bench>();
+  if (settings.job.kind != kBenchStep || bench.phase != "forward") return;
+  for (const auto& [key, is_free, legal] :
+       {std::tuple<std::string_view, bool, std::string_view>{"parallel.shard", settings.parallel.shard == Shard::none,
+                                                             "\"none\""},
+        {"parallel.offload", settings.parallel.offload == Offload::none, "\"none\""},
+        {"train.graph", !settings.train.graph, "false"},
+        {"bench.profile", !bench.profile, "false"}}) {
+    rules.require(is_free, {key, "bench.phase"}, "would be ignored: bench.phase is \"forward\"",
+                  fmt::format("{}, or bench.phase = \"step\"", legal));
+  }
 }
 
 }  // namespace
@@ -132,6 +170,14 @@ std::vector<Key> all_lab_keys(const std::vector<JobTraits>& jobs) {
   std::vector<Key> keys = bench_keys();
   for (Key& key : experiment_keys(jobs)) keys.push_back(std::move(key));
   return keys;
+}
+
+void check(const Settings& settings, Rules& rules) {
+  check_attention(settings.section<Bench>(), rules);
+  check_strategies(settings, rules);
+  check_forward_phase(settings, rules);
+  rules.require(settings.section<Experiment>() == Experiment{}, {"job.kind"},
+                "is not \"experiment\", so [experiment] would be ignored", "job.kind = \"experiment\"");
 }
 
 }  // namespace tessera::lab

@@ -1,26 +1,59 @@
-#include "lab/plan_compare.hpp"
+/// What --plan --compare RUN.h5 prints: a training run's measurements beside what --plan predicts of it.
+///
+///   arena          peak_bytes of /steps, beside the layout's: equal to the byte where the same build made both
+///   categories     largest live bytes in /memory/events, which the step reports as its tensors begin and end
+///   GPU            what rank 0 took of its GPU's memory in the first steps, libraries included (/info)
+///   transfers      bytes that a rank sends in a step, by /comm of the first one
+///   link           to offloaded state, bytes/s as the run measured it (/info): with it the step's time is predicted,
+///                  unless the command line gives plan.host_link_gbyte_per_s
+///   times          medians over /steps, of the rows after the first kWarmupSteps; profiled steps have no times
+///
+/// All of them are those of the run's latest start.
+///
+/// The prediction is for the deck that the run stored, or for another one, on as many ranks as the run had, on the
+/// device and the hosts that it names, unless plan.device and plan.ranks_per_node say otherwise.
+///
+/// Throws  Failure(Exit::files) with what is missing, for a file that is no run.h5 or has too few timed steps;
+///         Exit::usage for a deck of another job or another number of ranks; what plan_training throws.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "config/availability.hpp"
+#include "config/command_line.hpp"
 #include "config/deck.hpp"
 #include "errors.hpp"
 #include "io/h5.hpp"
 #include "io/trace.hpp"  // kRunFormat
-#include "jobs/counted_steps.hpp"
+#include "jobs/statistics.hpp"
 #include "kernels/core/words.hpp"
+#include "lab/lab.hpp"
+#include "parallel/collectives/collective.hpp"
 #include "train/plan_time.hpp"
-#include "train/strategy.hpp"
+#include "train/exchange.hpp"
 
 namespace tessera::lab {
 namespace {
 
-using jobs::kWarmupSteps, jobs::median_after;
+using jobs::kWarmupSteps;
+
+/// What a run.h5 says of its run. NaN where it measured nothing.
+struct RunFigures {
+  std::string deck;  // resolved, as TOML
+  io::Launch launch;
+  std::size_t timed_steps = 0;  // that count
+  bool is_resumed = false;  // then all figures are those since the last resume: before it all may have been different
+  double peak_bytes, step_s, forward_s, backward_s, exposed_s, optimizer_s;
+  double taken_bytes, host_link;                   // of rank 0's GPU; [bytes/s]
+  std::map<std::string, double> live_bytes, sent;  // at most, by category; in a step, by operation: "all_reduce"
+};
 
 /// The rows of a table that belong to a run's latest start, as its ranks and its deck do; where they say their rank,
 /// those of the lowest that has some. All, if they do not say.
@@ -44,7 +77,7 @@ class LatestStart {
     return kept(table_.dataset(name).values<T>());
   }
   std::vector<std::string> words(const std::string& name) const { return kept(table_.dataset(name).strings()); }
-  double median(const std::string& name) const { return median_after(column(name), kWarmupSteps); }
+  double median(const std::string& name) const { return jobs::median_of_steps(column(name)); }
 
  private:
   template <class T>
@@ -80,7 +113,7 @@ std::map<std::string, double> messages_of_a_step(const LatestStart& calls) {
   std::map<std::string, double> moved;
   for (std::size_t i = 0; i < operations.size() && steps.at(i) == steps.at(0); ++i) {
     if (labels.at(i) == train::kNormLabel) continue;
-    moved[operations[i].substr(0, operations[i].find('['))] += static_cast<double>(bytes.at(i));
+    moved[std::string(parallel::word_in_label(operations[i]))] += static_cast<double>(bytes.at(i));
   }
   return moved;
 }
@@ -161,8 +194,6 @@ void add_times(const train::Plan& plan, const config::Settings& settings, const 
   rows.add_time("  optimizer", time.optimizer_s, run.optimizer_s);
 }
 
-}  // namespace
-
 RunFigures read_run(const std::filesystem::path& path) {
   const io::h5::File file = io::h5::File::open(path);
   if (file.format() != io::kRunFormat) {
@@ -211,6 +242,8 @@ RunFigures read_run(const std::filesystem::path& path) {
   }
   return run;
 }
+
+}  // namespace
 
 std::string compare_text(const config::CommandLine& line) {
   const std::filesystem::path path = *line.compare;

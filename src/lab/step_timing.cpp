@@ -1,7 +1,13 @@
 #include "lab/step_timing.hpp"  // the contract is there; here is how
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdio>  // stderr
+
+#include "jobs/memory.hpp"
+#include "jobs/open_corpus.hpp"
+#include "jobs/stop.hpp"
 #include "kernels/core/events.hpp"
 
 namespace tessera::lab {
@@ -26,7 +32,74 @@ Timing summarize_part(const std::vector<train::StepNumbers>& steps, const Part& 
   return summarize(std::move(seconds));
 }
 
+void open_data(const Context& context, StepRow& row) {
+  const config::Settings& settings = context.settings();
+  io::Console console(console_style(context), 1, stderr);  // standard output is the benchmark's table
+  row.corpus.emplace(open_corpus(context.world, settings, arrived_signal, console));
+  context.world.agree([&] {
+    row.sampler.emplace(*row.corpus, settings.model.context_length, settings.data.validation_fraction,
+                        settings.job.seed);
+  });
+}
+
 }  // namespace
+
+void StepRow::keep() {
+  if (trainer) trainer->keep_memory();
+}
+
+void StepRow::disconnect() {
+  if (trainer) trainer->disconnect();
+}
+
+void run_steps_row(parallel::World& world, const std::function<void(StepRow&)>& measure) {
+  {
+    const auto watch = world.watch("the start of the benchmark");
+    if constexpr (kernels::kIsHost<kernels::Device>) world.agree(require_fast_blas);
+    free_at_start(world);  // noted, before a row takes memory; an experiment has, before its first
+  }
+  if (const auto failure = run_row<StepRow>(world, measure)) throw parallel::AgreedError(*failure);
+}
+
+void prepare(const Context& context, StepRow& row) {
+  const config::Settings& settings = context.settings();
+  parallel::World& world = context.world;
+  const auto watch = world.watch("the set-up of a row", parallel::kPatience);
+  world.agree([&] {
+    row.plan.emplace(train::plan_training(settings, train::dtype_of(settings.precision.compute), world.size(),
+                                          train::machine_of(world)));
+    require_memory(row.plan->layout, share_of_plan(world, settings), "\nsmaller batches or models need less");
+    require_pinned_memory(row.plan->layout, world);
+  });
+  open_data(context, row);
+  world.agree([&] { row.trainer = std::make_unique<train::Trainer>(*row.plan, settings, world); });
+  world.agree([&] { row.trainer->connect(); });
+  world.agree([&] { row.trainer->initialize(settings.job.seed); });
+}
+
+void prepare_forward(const Context& context, StepRow& row) {
+  const config::Settings& settings = context.settings();
+  parallel::World& world = context.world;
+  const auto watch = world.watch("the set-up of a row", parallel::kPatience);
+  world.agree([&] {
+    row.forward_plan.emplace(train::plan_forward(settings, train::dtype_of(settings.precision.compute), world.size(),
+                                                 train::machine_of(world)));
+    // not share_of_plan: forward passes sum nothing, so their plan has none of NCCL's buffers that earlier rows have
+    // left
+    require_memory(row.forward_plan->layout, share_of_memory(world), "\nsmaller batches or models need less");
+  });
+  open_data(context, row);
+  world.agree([&] {
+    if (const std::int64_t windows = row.sampler->validation_windows(); windows < settings.train.batch_size) {
+      throw Failure(
+          Exit::usage,
+          fmt::format("bench.phase = \"forward\" reads train.batch_size = {} validation windows, and there are "
+                      "{}: raise data.validation_fraction, or take a longer text",
+                      settings.train.batch_size, windows));
+    }
+    row.forward = train::make_forward(*row.forward_plan, settings, world, settings.job.seed);
+  });
+}
 
 StepTiming summarize(const std::vector<train::StepNumbers>& steps) {
   using Numbers = train::StepNumbers;

@@ -1,14 +1,41 @@
-/// How bench.step times: warm-up, counted steps and passes, and their statistics.
+/// How bench.step and bench.strategies time: what steps need, warm-up, counted steps and passes, and their statistics.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <vector>
 
-#include "config/settings.hpp"
 #include "lab/bench.hpp"
+#include "train/forward.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::lab {
+
+/// What is timed: steps, or by prepare_forward() forward passes alone.
+struct StepRow {
+  std::optional<train::Plan> plan;
+  std::optional<train::ForwardPlan> forward_plan;
+  std::optional<data::Corpus> corpus;
+  std::optional<data::Sampler> sampler;
+  std::unique_ptr<train::Trainer> trainer;
+  std::unique_ptr<train::Validator> forward;
+
+  void keep();  // for run_row(), like the next
+  void disconnect();
+};
+
+/// Runs `measure` with objects that every rank has freed when this returns or throws for lack of memory. Before that,
+/// notes how much memory is free, and refuses (exit 3) a slow BLAS on a CPU. Collective.
+void run_steps_row(parallel::World& world, const std::function<void(StepRow&)>& measure);
+
+/// Plans the step, takes its memory, connects the ranks and makes the first weights. The context must outlive the row.
+/// Collective; throws parallel::AgreedError.
+void prepare(const Context& context, StepRow& row);
+
+/// The same for forward passes alone. The ranks need no connection.
+void prepare_forward(const Context& context, StepRow& row);
 
 /// Times of the counted steps on this rank, phases as in StepNumbers; forward_backward is the sum of both per step.
 struct StepTiming {

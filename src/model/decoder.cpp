@@ -4,12 +4,9 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/attention/decode/append.hpp"
 #include "kernels/attention/decode/decode.hpp"
 #include "kernels/core/instantiate.hpp"
-#include "kernels/cuda/chain.hpp"
 #include "kernels/embedding.hpp"
-#include "kernels/gemm/gemv.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/sample.hpp"
 #include "kernels/swiglu.hpp"
@@ -19,9 +16,6 @@ namespace tessera::model {
 using namespace kernels;
 
 namespace {
-
-/// Sequences whose products read the weights once (Gemv).
-constexpr std::int64_t kFewSequences = Gemv<Device, float>::kMaxRows;
 
 /// Floats of workspace for the step's product that needs most.
 std::int64_t gemm_floats(const Shape& s, const DecoderOptions& o) {
@@ -116,11 +110,6 @@ Decoder<Exec, Scalar>::Decoder(const Shape& shape, const ParamTable& table, cons
 }
 
 template <class Exec, class Scalar>
-bool Decoder<Exec, Scalar>::kernels_wait() const {
-  return kKernelsWait && B_ <= kFewSequences;
-}
-
-template <class Exec, class Scalar>
 KeyValueCache<Exec, Scalar> Decoder<Exec, Scalar>::cache_of(int sequence) const {
   KeyValueCache<Exec, Scalar> cache;
   for (const auto& [keys, values] : tensors_.cache) {
@@ -140,8 +129,7 @@ void Decoder<Exec, Scalar>::step(const Exec& exec, const Sampling& sampling, Hoo
   };
   Stream stream{rows(tensors_.x, shape_.C), rows(tensors_.other, shape_.C), rows(tensors_.delta, shape_.C)};
   within(0, [&] {
-    const ConstMatrix embedding(weights(table_["embedding.weight"]), shape_.V, shape_.C);
-    EmbeddingForward<Exec, Scalar>{tokens(), embedding, stream.x}.launch(exec);
+    EmbeddingForward<Exec, Scalar>{tokens(), weight(table_["embedding.weight"]), stream.x}.launch(exec);
   });
 
   const Matrix qkv = rows(tensors_.qkv, 3 * shape_.C), attn = rows(tensors_.attn, shape_.C);
@@ -178,9 +166,7 @@ void Decoder<Exec, Scalar>::step(const Exec& exec, const Sampling& sampling, Hoo
 template <class Exec, class Scalar>
 void Decoder<Exec, Scalar>::attend(const Exec& exec, int block) {
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
-  const auto part = [&](int i) {
-    return heads_of_qkv<Exec>(arena_.template data<Scalar>(tensors_.qkv), i, B_, H, 1, D);
-  };
+  const auto part = [&](int i) { return heads_of_qkv<Exec>(data<Scalar>(tensors_.qkv), i, B_, H, 1, D); };
   const auto all_keys = cached(tensors_.cache[block].first, 0, B_);
   const auto all_values = cached(tensors_.cache[block].second, 0, B_);
   CacheAppend<Exec, Scalar>{.q = part(0),
@@ -191,28 +177,26 @@ void Decoder<Exec, Scalar>::attend(const Exec& exec, int block) {
                             .keys = all_keys,
                             .values = all_values}
       .launch(exec);
-  DecodeAttention<Exec, Scalar> attention{
-      .q = part(0),
-      .k = all_keys,
-      .v = all_values,
-      .keys = keys(),
-      .out = heads_of_rows<Exec>(arena_.template data<Scalar>(tensors_.attn), B_, H, 1, D),
-      .lse = {},
-      .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
-      .parts = tensors_.parts,
-      .partial = {},
-      .arrived = {}};
+  DecodeAttention<Exec, Scalar> attention{.q = part(0),
+                                          .k = all_keys,
+                                          .v = all_values,
+                                          .keys = keys(),
+                                          .out = heads_of_rows<Exec>(data<Scalar>(tensors_.attn), B_, H, 1, D),
+                                          .lse = {},
+                                          .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
+                                          .parts = tensors_.parts,
+                                          .partial = {},
+                                          .arrived = {}};
   if (tensors_.partial != memory::kAbsent) {
-    attention.partial =
-        Vector<Real, Exec>(arena_.template data<Real>(tensors_.partial), arena_.layout()[tensors_.partial].count);
-    attention.arrived = Vector<std::int32_t, Exec>(arena_.template data<std::int32_t>(tensors_.arrived), B_ * H);
+    attention.partial = Vector<Real, Exec>(data<Real>(tensors_.partial), arena_.layout()[tensors_.partial].count);
+    attention.arrived = Vector<std::int32_t, Exec>(data<std::int32_t>(tensors_.arrived), B_ * H);
   }
   attention.launch(exec);
 }
 
 template <class Exec, class Scalar>
-void Decoder<Exec, Scalar>::product(const Exec& exec, ConstMatrix x, const Param& weight, Matrix y) const {
-  const ConstMatrix w(weights(weight), weight.shape[0], weight.shape[1]);
+void Decoder<Exec, Scalar>::product(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const {
+  const ConstMatrix w = weight(param);
   if (B_ <= kFewSequences) return Gemv<Exec, Scalar>{.x = x, .w = w, .y = y}.launch(exec);
   Gemm<Exec, Scalar>{.a = x,
                      .op_a = Op::none,
@@ -227,7 +211,7 @@ void Decoder<Exec, Scalar>::product(const Exec& exec, ConstMatrix x, const Param
 
 /// y = rmsnorm(stream) W^T, and SwiGLU of that if gated; delta becomes part of stream.x.
 template <class Exec, class Scalar>
-void Decoder<Exec, Scalar>::normed_product(const Exec& exec, Stream& stream, const Param& gain, const Param& weight,
+void Decoder<Exec, Scalar>::normed_product(const Exec& exec, Stream& stream, const Param& gain, const Param& param,
                                            Matrix y, bool is_gated) const {
   const ConstMatrix delta = stream.has_delta ? ConstMatrix(stream.delta) : ConstMatrix();
   const Matrix residual = stream.has_delta ? stream.other : Matrix();
@@ -235,7 +219,7 @@ void Decoder<Exec, Scalar>::normed_product(const Exec& exec, Stream& stream, con
   const Real eps = static_cast<Real>(shape_.norm_eps);
   if (B_ <= kFewSequences) {
     Gemv<Exec, Scalar>{.x = stream.x,
-                       .w = ConstMatrix(weights(weight), weight.shape[0], weight.shape[1]),
+                       .w = weight(param),
                        .y = y,
                        .gain = gains,
                        .delta = delta,
@@ -245,39 +229,23 @@ void Decoder<Exec, Scalar>::normed_product(const Exec& exec, Stream& stream, con
         .launch(exec);
   } else {
     const Matrix normed = rows(tensors_.normed, shape_.C);
-    const Vector<Real, Exec> rrms(arena_.template data<Real>(tensors_.rrms), B_);
+    const Vector<Real, Exec> rrms(data<Real>(tensors_.rrms), B_);
     RmsnormForward<Exec, Scalar>{
         .x = stream.x, .delta = delta, .residual = residual, .gain = gains, .y = normed, .rrms = rrms, .eps = eps}
         .launch(exec);
     const Matrix result = is_gated ? rows(tensors_.gate_up, 2 * shape_.F) : y;
-    product(exec, normed, weight, result);
+    product(exec, normed, param, result);
     if (is_gated) SwigluForward<Exec, Scalar>{result, y}.launch(exec);
   }
   if (stream.has_delta) std::swap(stream.x, stream.other);
   stream.has_delta = false;
 }
 
-template <class Exec, class Scalar>
-const Scalar* Decoder<Exec, Scalar>::weights(const Param& param) const {
-  return places_.weights[param.unit] + (param.first - table_.units()[param.unit].first);
-}
-
-template <class Exec, class Scalar>
-Vector<int, Exec> Decoder<Exec, Scalar>::ints(memory::TensorId id) const {
-  return Vector<int, Exec>(arena_.template data<std::int32_t>(id), B_);
-}
-
-template <class Exec, class Scalar>
-kernels::Matrix<Scalar, Exec> Decoder<Exec, Scalar>::rows(memory::TensorId id, std::int64_t columns) const {
-  return Matrix(arena_.template data<Scalar>(id), B_, columns);
-}
-
 /// Sequences first .. first + count - 1 of a cache.
 template <class Exec, class Scalar>
 HeadTensor<Scalar, Exec> Decoder<Exec, Scalar>::cached(memory::TensorId id, int first, int count) const {
   const int H = static_cast<int>(shape_.H), T = static_cast<int>(shape_.T), D = static_cast<int>(shape_.D());
-  Scalar* data = arena_.template data<Scalar>(id) + std::int64_t{first} * H * T * D;
-  return contiguous_heads<Exec>(data, count, H, T, D);
+  return contiguous_heads<Exec>(data<Scalar>(id) + std::int64_t{first} * H * T * D, count, H, T, D);
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template class Decoder<Exec, Scalar>;

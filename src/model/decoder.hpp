@@ -24,15 +24,19 @@
 #include <vector>
 
 #include "kernels/core/tensor.hpp"
+#include "kernels/cuda/chain.hpp"
 #include "kernels/cuda/target.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "kernels/gemm/gemv.hpp"
 #include "memory/arena.hpp"
 #include "memory/layout.hpp"
 #include "model/hooks.hpp"
 #include "model/params.hpp"
-#include "model/unit_places.hpp"
 
 namespace tessera::model {
+
+/// Sequences whose products read the weights once (Gemv).
+inline constexpr std::int64_t kFewSequences = kernels::Gemv<kernels::Device, float>::kMaxRows;
 
 struct DecoderOptions {
   std::int64_t sequences;  // B
@@ -82,7 +86,7 @@ class Decoder {
           const memory::Arena<Exec>& arena, UnitPlaces<Scalar, Real> places, kernels::HeadRows<const Real, Exec> rope);
 
   /// Whether every kernel that a step launches waits for its predecessor. Those of hooks are not meant.
-  bool kernels_wait() const;
+  bool kernels_wait() const { return kernels::kKernelsWait && B_ <= kFewSequences; }
   KeyValueCache<Exec, Scalar> cache_of(int sequence) const;
   kernels::Vector<int, Exec> tokens() const { return ints(tensors_.tokens); }
   kernels::Vector<int, Exec> positions() const { return ints(tensors_.positions); }
@@ -101,13 +105,20 @@ class Decoder {
     bool has_delta = false;
   };
 
-  kernels::Vector<int, Exec> ints(memory::TensorId id) const;
-  Matrix rows(memory::TensorId id, std::int64_t columns) const;  // [B, columns]
+  template <class Number>
+  Number* data(memory::TensorId id) const {
+    return arena_.template data<Number>(id);
+  }
+  kernels::Vector<int, Exec> ints(memory::TensorId id) const {
+    return kernels::Vector<int, Exec>(data<std::int32_t>(id), B_);
+  }
+  Matrix rows(memory::TensorId id, std::int64_t columns) const { return Matrix(data<Scalar>(id), B_, columns); }
   kernels::HeadTensor<Scalar, Exec> cached(memory::TensorId id, int first, int count) const;
-  const Scalar* weights(const Param& param) const;
+  const Scalar* weights(const Param& param) const { return places_.weights[param.unit] + table_.offset(param); }
+  ConstMatrix weight(const Param& param) const { return ConstMatrix(weights(param), param.shape[0], param.shape[1]); }
   void attend(const Exec& exec, int block);
-  void product(const Exec& exec, ConstMatrix x, const Param& weight, Matrix y) const;
-  void normed_product(const Exec& exec, Stream& stream, const Param& gain, const Param& weight, Matrix y,
+  void product(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const;
+  void normed_product(const Exec& exec, Stream& stream, const Param& gain, const Param& param, Matrix y,
                       bool is_gated) const;
 
   Shape shape_;

@@ -16,8 +16,8 @@ void require_tokens(const Shape& shape, const std::vector<int>& prompt) {
   TESSERA_REQUIRE(!prompt.empty(), "generate: a prompt must have a token", prompt.size());
   for (const int token : prompt) {
     if (token >= 0 && token < shape.V) continue;
-    throw Failure(Exit::usage, "the prompt has token " + std::to_string(token) + ", the model's vocabulary ends at " +
-                                   std::to_string(shape.V - 1) +
+    throw Failure(Exit::usage, "the prompt has token " + std::to_string(token) +
+                                   ", but the model's vocabulary ends at " + std::to_string(shape.V - 1) +
                                    ": give a prompt of the model's own tokens in generate.prompt");
   }
 }

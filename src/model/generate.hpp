@@ -19,7 +19,6 @@
 #include "model/decoder.hpp"
 #include "model/hooks.hpp"
 #include "model/params.hpp"
-#include "model/unit_places.hpp"
 
 namespace tessera::model {
 

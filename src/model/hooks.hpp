@@ -11,6 +11,10 @@
 ///   backward             every unit once, in reverse; the head's begins before its forward pass ends: they are fused
 #pragma once
 
+#include <cstdint>
+
+#include "model/params.hpp"
+
 namespace tessera::model {
 
 enum class Pass { forward, recompute, backward, inference };
@@ -19,11 +23,27 @@ inline constexpr int kPasses = 4;
 class Hooks {
  public:
   virtual ~Hooks() = default;
-  virtual void before(Pass, int /*unit*/) {}     // the unit's weights are about to be read
-  virtual void after(Pass, int /*unit*/) {}      // they are not read again in this pass
-  virtual void gradient_ready(int /*param*/) {}  // this micro-step's gradient of one tensor is complete
-  virtual void tick(int /*tick*/) {}             // the pass reached this tick of the layout's timeline
-  virtual void progress() {}                     // called often: an opportunity to poll communication
+  virtual void before(Pass, int /*unit*/) {}        // the unit's weights are about to be read
+  virtual void after(Pass, int /*unit*/) {}         // they are not read again in this pass
+  virtual void gradient_enqueued(int /*param*/) {}  // the last launch of its gradient in this micro-step is
+  virtual void tick(int /*tick*/) {}                // the pass reached this tick of the layout's timeline
+  virtual void progress() {}                        // called often: an opportunity to poll communication
 };
+
+/// The segments of `blocks` blocks that are recomputed together, `every` blocks long (0: nothing is recomputed).
+struct Segments {
+  std::int64_t blocks, every;
+
+  bool ends(int block) const { return every > 0 && (block + 1 == blocks || (block + 1) % every == 0); }
+  int first(int last_block) const { return static_cast<int>(last_block / every * every); }
+};
+
+// Passes without the arithmetic: what a rank without sequences in a micro-step announces.
+
+/// Announces what a forward pass and a loss without gradients announce, except the ticks.
+void walk_forward(const ParamTable& table, Pass pass, Hooks& hooks);
+
+/// Announces what Transformer::forward(), head() with gradients and backward() announce, except the ticks.
+void walk(const ParamTable& table, const Segments& segments, Hooks& hooks);
 
 }  // namespace tessera::model

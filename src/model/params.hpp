@@ -48,6 +48,9 @@ struct Param {
   std::int64_t count;
 };
 
+/// Whether backward adds to a parameter's gradient in every micro-step, so that it must be cleared before the first.
+inline bool is_added_to(const Param& param) { return param.shape.size() == 1 || param.label == "embedding.weight"; }
+
 /// The elements of a unit, padding included.
 struct UnitSpan {
   std::string label;
@@ -66,6 +69,7 @@ class ParamTable {
   const Param& operator[](std::string_view label) const;         // throws std::out_of_range
   std::int64_t flat_count() const { return flat_count_; }        // elements of a flat array, padding included
   std::int64_t parameter_count() const { return parameter_count_; }
+  std::int64_t offset(const Param& param) const { return param.first - units_[param.unit].first; }  // in its unit
 
  private:
   struct Axis {
@@ -87,5 +91,25 @@ BlockParams block_params(const ParamTable& table, int block);
 
 /// The tensors of a flat array for the layout: "PREFIXblock.00.attn.qkv.weight", each with the padding after it.
 std::vector<memory::Part> parts_of(const ParamTable& table, const std::string& prefix);
+
+/// Where the model reads the weights of a unit and writes its gradients: device addresses of each unit's first element;
+/// its tensors follow as in ParamTable. Several units may share one place: its contents belong to a unit only while
+/// that unit is open (model/hooks.hpp).
+template <class Scalar, class Grad>
+struct UnitPlaces {
+  std::vector<const Scalar*> weights;  // [units]
+  std::vector<Grad*> grads;            // [units]; empty: forward passes only
+};
+
+/// All units at their offsets in flat arrays of `table`; `grads` null: forward passes only.
+template <class Scalar, class Grad>
+UnitPlaces<Scalar, Grad> places_in(const ParamTable& table, const Scalar* params, Grad* grads) {
+  UnitPlaces<Scalar, Grad> places;
+  for (const UnitSpan& unit : table.units()) {
+    places.weights.push_back(params + unit.first);
+    if (grads) places.grads.push_back(grads + unit.first);
+  }
+  return places;
+}
 
 }  // namespace tessera::model

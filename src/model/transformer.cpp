@@ -55,11 +55,6 @@ void Transformer<Exec, Scalar, Grad>::set_batch(int sequences, int tokens) {
   T_ = tokens;
 }
 
-bool is_added_to(const Param& param) {
-  const bool is_gain = param.shape.size() == 1;
-  return is_gain || param.label == "embedding.weight";
-}
-
 // --- forward -------------------------------------------------------------------------------------------------------
 
 template <class Exec, class Scalar, class Grad>
@@ -152,7 +147,7 @@ kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar, Grad>::logits(cons
                   "transformer: rows of logits out of range", first, count, chunk_rows(), B_ * T_);
   const ConstMatrix normed(rows(tensors_.normed_final, shape_.C).data() + std::int64_t{first} * shape_.C, count,
                            shape_.C);
-  const Matrix out(arena_.template data<Scalar>(tensors_.logits), count, shape_.V);
+  const Matrix out(data<Scalar>(tensors_.logits), count, shape_.V);
   linear(exec, normed, table_["head.weight"], out);
   return out;
 }
@@ -172,8 +167,8 @@ void Transformer<Exec, Scalar, Grad>::head(const Exec& exec, Value<double, Exec>
   for (int first = 0; first < N; first += chunk_rows()) {
     const int count = std::min(chunk_rows(), N - first);
     logits(exec, first, count);
-    const Matrix chunk(arena_.template data<Scalar>(tensors_.logits), count, shape_.V);
-    const Vector<Real, Exec> row_loss(arena_.template data<Real>(tensors_.row_loss), count);
+    const Matrix chunk(data<Scalar>(tensors_.logits), count, shape_.V);
+    const Vector<Real, Exec> row_loss(data<Real>(tensors_.row_loss), count);
     const Vector<const int, Exec> chunk_targets(targets().data() + first, count);
     CrossEntropy<Exec, Scalar>{chunk, chunk_targets, row_loss, grad_scale, with_gradients}.launch(exec);
     LossSum<Exec, Scalar>{row_loss, loss}.launch(exec);
@@ -197,16 +192,11 @@ void Transformer<Exec, Scalar, Grad>::head(const Exec& exec, Value<double, Exec>
                                Vector<Grad, Exec>(d_weight(param).data(), param.count)}
         .launch(exec);
   }
-  hooks.gradient_ready(param.number);
+  hooks.gradient_enqueued(param.number);
   hooks.tick(time.backward(unit, 1));
   norm_backward(exec, rows(tensors_.x_final, shape_.C), gain, row_numbers(tensors_.rrms_final), {});
-  hooks.gradient_ready(gain.number);
+  hooks.gradient_enqueued(gain.number);
   hooks.after(Pass::backward, unit);
-}
-
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::close_head(Hooks& hooks) {
-  hooks.after(head_pass_, head_unit());
 }
 
 // --- backward ------------------------------------------------------------------------------------------------------
@@ -229,12 +219,11 @@ void Transformer<Exec, Scalar, Grad>::backward(const Exec& exec, Hooks& hooks) {
   Embedding{.tokens = inputs(),
             .d_out = rows(tensors_.d_x, shape_.C),
             .d_weight = d_weight(embedding),
-            .order = Vector<int, Exec>(arena_.template data<std::int32_t>(tensors_.embedding_order),
-                                       Embedding::order_size(N)),
-            .partial = kernels::Matrix<Real, Exec>(arena_.template data<Real>(tensors_.embedding_partial),
-                                                   Embedding::partial_rows(N), shape_.C)}
+            .order = Vector<int, Exec>(data<std::int32_t>(tensors_.embedding_order), Embedding::order_size(N)),
+            .partial = kernels::Matrix<Real, Exec>(data<Real>(tensors_.embedding_partial), Embedding::partial_rows(N),
+                                                   shape_.C)}
       .launch(exec);
-  hooks.gradient_ready(embedding.number);
+  hooks.gradient_enqueued(embedding.number);
   hooks.after(Pass::backward, 0);
 }
 
@@ -273,25 +262,25 @@ void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block
   const Matrix gate_up = rows(t.gate_up, 2 * shape_.F);
   SwigluBackward<Exec, Scalar>{.gate_up = gate_up, .d_out = d_act, .d_gate_up = gate_up, .out = d_act}.launch(exec);
   linear_backward_weight(exec, d_act, d_x, d_weight(p.down), accumulates_);
-  hooks.gradient_ready(p.down.number);
+  hooks.gradient_enqueued(p.down.number);
   tick(3);
   linear_backward(exec, rows(t.normed2, shape_.C), p.gate_up, gate_up, d_normed, accumulates_);
-  hooks.gradient_ready(p.gate_up.number);
+  hooks.gradient_enqueued(p.gate_up.number);
   tick(4);
   norm_backward(exec, rows(t.x2, shape_.C), p.mlp_norm, row_numbers(t.rrms2), d_x);
-  hooks.gradient_ready(p.mlp_norm.number);
+  hooks.gradient_enqueued(p.mlp_norm.number);
 
   tick(5);
   const Matrix d_attn = rows(g.d_attn, shape_.C), d_qkv = rows(g.d_qkv, 3 * shape_.C);
   linear_backward(exec, rows(t.attn, shape_.C), p.out, d_x, d_attn, accumulates_);
-  hooks.gradient_ready(p.out.number);
+  hooks.gradient_enqueued(p.out.number);
   tick(6);
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   const auto part = [&](int i) { return heads_of_qkv<Exec>(d_qkv.data(), i, B_, H, T_, D); };
   typename Attention<Exec, Scalar>::Gradients gradients{
       heads_of_rows<Exec>(d_attn.data(), B_, H, T_, D), part(0), part(1), part(2), {}};
   if (g.d_scores != memory::kAbsent) {
-    gradients.d_scores = contiguous_heads<Exec>(arena_.template data<Scalar>(g.d_scores), B_, H, T_, T_);
+    gradients.d_scores = contiguous_heads<Exec>(data<Scalar>(g.d_scores), B_, H, T_, T_);
   }
   const Attention<Exec, Scalar> attended = attention(t);
   gradients.workspace = attended.workspace;  // forward has finished with it
@@ -299,9 +288,9 @@ void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block
   rope(exec, d_qkv.data(), RopeDirection::backward);
   tick(7);
   linear_backward(exec, rows(t.normed1, shape_.C), p.qkv, d_qkv, d_normed, accumulates_);
-  hooks.gradient_ready(p.qkv.number);
+  hooks.gradient_enqueued(p.qkv.number);
   norm_backward(exec, rows(t.x1, shape_.C), p.attn_norm, row_numbers(t.rrms1), d_x);
-  hooks.gradient_ready(p.attn_norm.number);
+  hooks.gradient_enqueued(p.attn_norm.number);
 }
 
 // --- pieces --------------------------------------------------------------------------------------------------------
@@ -322,7 +311,7 @@ void Transformer<Exec, Scalar, Grad>::norm(const Exec& exec, ConstMatrix x, Cons
   RmsnormForward<Exec, Scalar>{.x = x,
                                .delta = delta,
                                .residual = in_place ? Matrix{} : residual,
-                               .gain = gain(param),
+                               .gain = Vector<const Scalar, Exec>(weights(param), param.shape[0]),
                                .y = y,
                                .rrms = rrms,
                                .eps = static_cast<Real>(shape_.norm_eps)}
@@ -343,51 +332,17 @@ void Transformer<Exec, Scalar, Grad>::rope(const Exec& exec, Scalar* qkv, RopeDi
 }
 
 template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const {
-  Gemm<Exec, Scalar>{.a = x,
-                     .op_a = Op::none,
-                     .b = weight(param),
-                     .op_b = Op::transpose,
-                     .c = y,
-                     .accumulate = false,
-                     .workspace = gemm_workspace_,
-                     .math = options_.math}
-      .launch(exec);
-}
-
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::linear_backward(const Exec& exec, ConstMatrix x, const Param& param,
-                                                      ConstMatrix d_y, Matrix d_x, bool accumulates) const {
-  linear_backward_weight(exec, x, d_y, d_weight(param), accumulates);
-  linear_backward_input(exec, param, d_y, d_x);
-}
-
-template <class Exec, class Scalar, class Grad>
 template <class Out>
-void Transformer<Exec, Scalar, Grad>::linear_backward_weight(const Exec& exec, ConstMatrix x, ConstMatrix d_y,
-                                                             kernels::Matrix<Out, Exec> d_w, bool accumulates) const {
-  Gemm<Exec, Scalar, Out>{.a = d_y,
-                          .op_a = Op::transpose,
-                          .b = x,
-                          .op_b = Op::none,
-                          .c = d_w,
+void Transformer<Exec, Scalar, Grad>::product(const Exec& exec, ConstMatrix a, Op op_a, ConstMatrix b, Op op_b,
+                                              kernels::Matrix<Out, Exec> c, bool accumulates) const {
+  Gemm<Exec, Scalar, Out>{.a = a,
+                          .op_a = op_a,
+                          .b = b,
+                          .op_b = op_b,
+                          .c = c,
                           .accumulate = accumulates,
                           .workspace = gemm_workspace_,
                           .math = options_.math}
-      .launch(exec);
-}
-
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::linear_backward_input(const Exec& exec, const Param& param, ConstMatrix d_y,
-                                                            Matrix d_x) const {
-  Gemm<Exec, Scalar>{.a = d_y,
-                     .op_a = Op::none,
-                     .b = weight(param),
-                     .op_b = Op::none,
-                     .c = d_x,
-                     .accumulate = false,
-                     .workspace = gemm_workspace_,
-                     .math = options_.math}
       .launch(exec);
 }
 
@@ -395,15 +350,15 @@ void Transformer<Exec, Scalar, Grad>::linear_backward_input(const Exec& exec, co
 template <class Exec, class Scalar, class Grad>
 void Transformer<Exec, Scalar, Grad>::norm_backward(const Exec& exec, ConstMatrix x, const Param& param,
                                                     Vector<Real, Exec> rrms, ConstMatrix d_residual) const {
-  const kernels::Matrix<Real, Exec> partial(arena_.template data<Real>(tensors_.norm_partial),
+  const kernels::Matrix<Real, Exec> partial(data<Real>(tensors_.norm_partial),
                                             RmsnormBackward<Exec, Scalar, Grad>::kPartials, shape_.C);
   RmsnormBackward<Exec, Scalar, Grad>{.x = x,
-                                      .gain = gain(param),
+                                      .gain = Vector<const Scalar, Exec>(weights(param), param.shape[0]),
                                       .rrms = rrms,
                                       .d_y = rows(tensors_.d_normed, shape_.C),
                                       .d_residual = d_residual,
                                       .d_x = rows(tensors_.d_x, shape_.C),
-                                      .d_gain = d_gain(param),
+                                      .d_gain = Vector<Grad, Exec>(grads(param), param.shape[0]),
                                       .partial = partial}
       .launch(exec);
 }
@@ -411,73 +366,27 @@ void Transformer<Exec, Scalar, Grad>::norm_backward(const Exec& exec, ConstMatri
 template <class Exec, class Scalar, class Grad>
 Attention<Exec, Scalar> Transformer<Exec, Scalar, Grad>::attention(const BlockTensors& t) const {
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
-  Scalar* qkv = arena_.template data<Scalar>(t.qkv);
+  Scalar* qkv = data<Scalar>(t.qkv);
   HeadTensor<Scalar, Exec> probabilities;
   if (t.probabilities != memory::kAbsent) {
-    probabilities = contiguous_heads<Exec>(arena_.template data<Scalar>(t.probabilities), B_, H, T_, T_);
+    probabilities = contiguous_heads<Exec>(data<Scalar>(t.probabilities), B_, H, T_, T_);
   }
   Vector<std::byte, Exec> workspace;
   if (tensors_.attention_workspace != memory::kAbsent) {
-    workspace = Vector<std::byte, Exec>(
-        reinterpret_cast<std::byte*>(arena_.template data<std::int32_t>(tensors_.attention_workspace)),
-        arena_.layout()[tensors_.attention_workspace].bytes);
+    workspace = Vector<std::byte, Exec>(reinterpret_cast<std::byte*>(data<std::int32_t>(tensors_.attention_workspace)),
+                                        arena_.layout()[tensors_.attention_workspace].bytes);
   }
   return {.choice = options_.attention,
           .q = heads_of_qkv<Exec>(qkv, 0, B_, H, T_, D),
           .k = heads_of_qkv<Exec>(qkv, 1, B_, H, T_, D),
           .v = heads_of_qkv<Exec>(qkv, 2, B_, H, T_, D),
-          .out = heads_of_rows<Exec>(arena_.template data<Scalar>(t.attn), B_, H, T_, D),
-          .lse = HeadRows<Real, Exec>(arena_.template data<Real>(t.lse), B_, H, T_),
+          .out = heads_of_rows<Exec>(data<Scalar>(t.attn), B_, H, T_, D),
+          .lse = HeadRows<Real, Exec>(data<Real>(t.lse), B_, H, T_),
           .probabilities = probabilities,
           .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
           .causal = true,
-          .tile_counter = Value<std::int32_t, Exec>(arena_.template data<std::int32_t>(tensors_.attention_counter)),
+          .tile_counter = Value<std::int32_t, Exec>(data<std::int32_t>(tensors_.attention_counter)),
           .workspace = workspace};
-}
-
-template <class Exec, class Scalar, class Grad>
-kernels::Matrix<Accum<Scalar>, Exec> Transformer<Exec, Scalar, Grad>::head_sum() const {
-  return kernels::Matrix<Real, Exec>(arena_.template data<Real>(tensors_.head_d_weight), shape_.V, shape_.C);
-}
-
-template <class Exec, class Scalar, class Grad>
-kernels::Matrix<Scalar, Exec> Transformer<Exec, Scalar, Grad>::rows(memory::TensorId id, std::int64_t columns) const {
-  return Matrix(arena_.template data<Scalar>(id), B_ * T_, columns);
-}
-
-template <class Exec, class Scalar, class Grad>
-Vector<Accum<Scalar>, Exec> Transformer<Exec, Scalar, Grad>::row_numbers(memory::TensorId id) const {
-  return Vector<Real, Exec>(arena_.template data<Real>(id), B_ * T_);
-}
-
-template <class Exec, class Scalar, class Grad>
-Vector<int, Exec> Transformer<Exec, Scalar, Grad>::inputs() const {
-  return Vector<int, Exec>(arena_.template data<std::int32_t>(tensors_.inputs), B_ * T_);
-}
-
-template <class Exec, class Scalar, class Grad>
-Vector<int, Exec> Transformer<Exec, Scalar, Grad>::targets() const {
-  return Vector<int, Exec>(arena_.template data<std::int32_t>(tensors_.targets), B_ * T_);
-}
-
-template <class Exec, class Scalar, class Grad>
-kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar, Grad>::weight(const Param& param) const {
-  return ConstMatrix(weights(param), param.shape[0], param.shape[1]);
-}
-
-template <class Exec, class Scalar, class Grad>
-Vector<const Scalar, Exec> Transformer<Exec, Scalar, Grad>::gain(const Param& param) const {
-  return Vector<const Scalar, Exec>(weights(param), param.shape[0]);
-}
-
-template <class Exec, class Scalar, class Grad>
-kernels::Matrix<Grad, Exec> Transformer<Exec, Scalar, Grad>::d_weight(const Param& param) const {
-  return kernels::Matrix<Grad, Exec>(grads(param), param.shape[0], param.shape[1]);
-}
-
-template <class Exec, class Scalar, class Grad>
-Vector<Grad, Exec> Transformer<Exec, Scalar, Grad>::d_gain(const Param& param) const {
-  return Vector<Grad, Exec>(grads(param), param.shape[0]);
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar) template class Transformer<Exec, Scalar>;

@@ -17,14 +17,13 @@
 
 #include "kernels/attention/attention.hpp"
 #include "kernels/core/tensor.hpp"
+#include "kernels/gemm/gemm.hpp"
 #include "kernels/rope.hpp"
 #include "memory/arena.hpp"
 #include "model/activations.hpp"
 #include "model/decoder.hpp"
 #include "model/hooks.hpp"
 #include "model/params.hpp"
-#include "model/unit_places.hpp"
-#include "model/walk.hpp"
 
 namespace tessera::model {
 
@@ -45,8 +44,8 @@ class Transformer {
   /// Whether backward adds to the gradients of the weight matrices (the default) or overwrites them. It always adds to
   /// those of the embedding and of the norms' gains: clear them at the start of a step (is_added_to() selects them).
   void accumulate(bool adds) { accumulates_ = adds; }
-  kernels::Vector<int, Exec> inputs() const;
-  kernels::Vector<int, Exec> targets() const;
+  kernels::Vector<int, Exec> inputs() const { return ids(tensors_.inputs); }
+  kernels::Vector<int, Exec> targets() const { return ids(tensors_.targets); }
 
   /// Embedding to final norm; `pass` is forward or inference. Leaves the head open: head() or close_head() follows.
   void forward(const Exec& exec, Pass pass, Hooks& hooks);
@@ -58,7 +57,7 @@ class Transformer {
             bool with_gradients, Hooks& hooks);
 
   /// Closes the head after forward() or fill_cache() if no loss is computed.
-  void close_head(Hooks& hooks);
+  void close_head(Hooks& hooks) { hooks.after(head_pass_, head_unit()); }
 
   /// Backward pass of blocks and embedding; call after head(..., true).
   void backward(const Exec& exec, Hooks& hooks);
@@ -81,28 +80,50 @@ class Transformer {
   using Matrix = kernels::Matrix<Scalar, Exec>;
   using ConstMatrix = kernels::Matrix<const Scalar, Exec>;
 
-  Matrix rows(memory::TensorId id, std::int64_t columns) const;  // [N, columns]
-  kernels::Vector<Real, Exec> row_numbers(memory::TensorId id) const;
-  const Scalar* weights(const Param& param) const { return places_.weights[param.unit] + offset(param); }
-  Grad* grads(const Param& param) const { return places_.grads[param.unit] + offset(param); }
-  std::int64_t offset(const Param& param) const { return param.first - table_.units()[param.unit].first; }
-  ConstMatrix weight(const Param& param) const;
-  kernels::Vector<const Scalar, Exec> gain(const Param& param) const;
-  kernels::Matrix<Grad, Exec> d_weight(const Param& param) const;
-  kernels::Vector<Grad, Exec> d_gain(const Param& param) const;
+  template <class Number>
+  Number* data(memory::TensorId id) const {
+    return arena_.template data<Number>(id);
+  }
+  Matrix rows(memory::TensorId id, std::int64_t columns) const { return Matrix(data<Scalar>(id), B_ * T_, columns); }
+  kernels::Vector<Real, Exec> row_numbers(memory::TensorId id) const {
+    return kernels::Vector<Real, Exec>(data<Real>(id), B_ * T_);
+  }
+  kernels::Vector<int, Exec> ids(memory::TensorId id) const {
+    return kernels::Vector<int, Exec>(data<std::int32_t>(id), B_ * T_);
+  }
+  const Scalar* weights(const Param& param) const { return places_.weights[param.unit] + table_.offset(param); }
+  Grad* grads(const Param& param) const { return places_.grads[param.unit] + table_.offset(param); }
+  ConstMatrix weight(const Param& param) const { return ConstMatrix(weights(param), param.shape[0], param.shape[1]); }
+  kernels::Matrix<Grad, Exec> d_weight(const Param& param) const {
+    return kernels::Matrix<Grad, Exec>(grads(param), param.shape[0], param.shape[1]);
+  }
+  kernels::Matrix<Real, Exec> head_sum() const {
+    return kernels::Matrix<Real, Exec>(data<Real>(tensors_.head_d_weight), shape_.V, shape_.C);
+  }
   kernels::Attention<Exec, Scalar> attention(const BlockTensors& block) const;
 
   void norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual, const Param& param, Matrix y,
             kernels::Vector<Real, Exec> rrms) const;
   void rope(const Exec& exec, Scalar* qkv, kernels::RopeDirection direction) const;
-  void linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const;  // y = x W^T
-  void linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y, Matrix d_x,
-                       bool accumulates) const;
   template <class Out>
+  void product(const Exec& exec, ConstMatrix a, kernels::Op op_a, ConstMatrix b, kernels::Op op_b,
+               kernels::Matrix<Out, Exec> c, bool accumulates) const;                 // c = op(a) op(b), or added to c
+  void linear(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const {  // y = x W^T
+    product(exec, x, kernels::Op::none, weight(param), kernels::Op::transpose, y, false);
+  }
+  void linear_backward(const Exec& exec, ConstMatrix x, const Param& param, ConstMatrix d_y, Matrix d_x,
+                       bool accumulates) const {
+    linear_backward_weight(exec, x, d_y, d_weight(param), accumulates);
+    linear_backward_input(exec, param, d_y, d_x);
+  }
+  template <class Out>  // d_w = d_y^T x
   void linear_backward_weight(const Exec& exec, ConstMatrix x, ConstMatrix d_y, kernels::Matrix<Out, Exec> d_w,
-                              bool accumulates) const;
-  kernels::Matrix<Real, Exec> head_sum() const;  // [V,C]
-  void linear_backward_input(const Exec& exec, const Param& param, ConstMatrix d_y, Matrix d_x) const;
+                              bool accumulates) const {
+    product(exec, d_y, kernels::Op::transpose, x, kernels::Op::none, d_w, accumulates);
+  }
+  void linear_backward_input(const Exec& exec, const Param& param, ConstMatrix d_y, Matrix d_x) const {  // d_x = d_y W
+    product(exec, d_y, kernels::Op::none, weight(param), kernels::Op::none, d_x, false);
+  }
   void norm_backward(const Exec& exec, ConstMatrix x, const Param& param, kernels::Vector<Real, Exec> rrms,
                      ConstMatrix d_residual) const;
 
@@ -134,8 +155,5 @@ class Transformer {
   bool accumulates_ = true;
   Pass head_pass_ = Pass::inference;  // of the last forward pass, which opened the head
 };
-
-/// Whether backward adds to a parameter's gradient in every micro-step, so that it must be cleared before the first.
-bool is_added_to(const Param& param);
 
 }  // namespace tessera::model

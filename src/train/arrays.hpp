@@ -1,15 +1,20 @@
 /// The arrays of a training step, declared to the layout; views of them in the arena; operations on whole arrays.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "config/settings.hpp"
+#include "kernels/clear_spans.hpp"
 #include "kernels/core/byte_copies.hpp"
+#include "kernels/core/compat.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/master_weights.hpp"
 #include "memory/arena.hpp"
@@ -17,21 +22,12 @@
 #include "model/activations.hpp"
 #include "model/params.hpp"
 #include "optim/optimizer.hpp"
+#include "optim/step_state.hpp"
 #include "train/batch_plan.hpp"
 #include "train/offload.hpp"
 #include "train/sharing.hpp"
 
 namespace tessera::train {
-
-/// How the arrays are stored.
-struct Storage {
-  optim::Traits optimizer;
-  Dtype weights, gradients, moments;
-  bool has_master;  // bf16 weights have one; fp16 weights always do, and fp32 weights are their own
-  bool has_wire;    // gradients cross the network in bf16
-  config::Offload offload;
-  std::int64_t offload_slots;
-};
 
 /// An array of the optimizer's besides the master weights.
 struct MomentTensor {
@@ -53,9 +49,6 @@ struct ArrayTensors {
   std::vector<memory::TensorId> unit_wires;  // [places] of the same on the network; empty if sent as they are
   StagedTensors staged;                      // of params, master and moments those that are kept on the host
 };
-ArrayTensors declare_arrays(const model::ParamTable& table, const Sharing& sharing, const BatchPlan& batch,
-                            const Storage& storage, memory::Layout& layout);
-
 /// When gradients are in transit: the last transfers of a micro-step may still be in progress when the next has begun.
 memory::Lifetime transit_of(const BatchPlan& batch, const model::ParamTable& table);
 
@@ -66,6 +59,27 @@ struct NumberTensors {
   memory::TensorId validation_loss;  // one number
 };
 NumberTensors declare_numbers(Dtype weights, memory::Layout& layout);
+
+/// What must be cleared before backward adds to it: spans of the gradients or, if those are sharded, spans of each
+/// unit's place, including padding.
+struct ClearLists {
+  std::vector<kernels::ClearSpan> spans;
+  std::vector<std::pair<std::size_t, std::size_t>> of_unit;  // [units] first and last + 1 in `spans`
+};
+ClearLists clear_lists(const model::ParamTable& table, const Sharing& sharing);
+
+/// Declares room for clear_lists().spans: ClearSpan, as int32.
+memory::TensorId declare_cleared(const model::ParamTable& table, const Sharing& sharing, memory::Layout& layout);
+
+/// What the host writes for a step in progress, or reads from it, in the layout's host space.
+struct HostTensors {
+  memory::TensorId inputs, targets;  // [sequences,T] int32
+  memory::TensorId scalars;          // optim::StepState after the step, as fp64; kAbsent: none
+};
+
+/// Adds <label>.inputs, <label>.targets and, where asked for, <label>.scalars to the host space, for the whole run.
+HostTensors declare_host_tensors(const std::string& label, std::int64_t sequences, std::int64_t T, bool has_scalars,
+                                 memory::Layout& layout);
 
 /// What the parts of a step share: the model, its batch, and the arrays, with how the ranks share them.
 struct Basis {
@@ -79,6 +93,10 @@ struct Basis {
   ArrayTensors arrays = {};
   NumberTensors numbers = {};
 };
+
+/// Gradients are of type `gradients`; `has_wire`: they cross the network in bf16.
+ArrayTensors declare_arrays(const Basis& basis, const config::Settings& settings, Dtype gradients, bool has_wire,
+                            memory::Layout& layout);
 
 /// All of a tensor.
 template <class Number>
@@ -132,6 +150,46 @@ kernels::Vector<const Item, kernels::Device> upload_list(const std::vector<Item>
                                                       items.size());
   upload(items, target);
   return target;
+}
+
+/// [sequences,T] each; pinned if the model computes on a GPU.
+struct HostTokens {
+  int* inputs;
+  int* targets;
+
+  /// Rows 0 .. sequences - 1, each from the window of T + 1 tokens that `next(i)` returns: every one's target is its
+  /// successor.
+  template <class Next>
+  void fill(int sequences, const Next& next) const {
+    for (int i = 0; i < sequences; ++i) {
+      const std::span<const std::int32_t> window = next(i);
+      const std::size_t T = window.size() - 1;
+      std::copy_n(window.begin(), T, inputs + static_cast<std::size_t>(i) * T);
+      std::copy_n(window.begin() + 1, T, targets + static_cast<std::size_t>(i) * T);
+    }
+  }
+};
+
+inline HostTokens tokens_in(const memory::Arena<kernels::Device>& arena, const HostTensors& tensors) {
+  return {arena.data<std::int32_t>(tensors.inputs), arena.data<std::int32_t>(tensors.targets)};
+}
+
+using HostScalars = Kokkos::View<optim::StepState, kernels::PinnedSpace, kernels::Unmanaged>;
+inline HostScalars scalars_in(const memory::Arena<kernels::Device>& arena, const HostTensors& tensors) {
+  return HostScalars(reinterpret_cast<optim::StepState*>(arena.data<double>(tensors.scalars)));
+}
+
+/// Enqueues that rows first .. first + sequences - 1, of T tokens each, become the batch of `transformer`.
+template <class Exec, class Transformer>
+void load_batch(const Exec& exec, Transformer& transformer, const HostTokens& tokens, std::int64_t T, int first,
+                int sequences) {
+  transformer.set_batch(sequences, static_cast<int>(T));
+  const auto copy = [&](const kernels::Vector<int, Exec>& to, const int* rows) {
+    using Pinned = Kokkos::View<const int*, kernels::PinnedSpace, kernels::Unmanaged>;
+    Kokkos::deep_copy(exec, to, Pinned(rows + first * T, static_cast<std::size_t>(sequences * T)));
+  };
+  copy(transformer.inputs(), tokens.inputs);
+  copy(transformer.targets(), tokens.targets);
 }
 
 }  // namespace tessera::train

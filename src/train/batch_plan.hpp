@@ -20,7 +20,7 @@ struct BatchPlan {
   int sequences_of(int rank, int micro) const;
 };
 
-/// What a rank takes of `count` windows: first .. last - 1, at most `most`, as many as any other or fewer.
+/// A rank's share of `count` windows: first .. last - 1. `most` is the largest share of any rank.
 struct Share {
   std::int64_t first, last, most;
 };

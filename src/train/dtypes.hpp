@@ -9,12 +9,9 @@
 
 namespace tessera::train {
 
-// Instantiate(Scalar, Grad), of weights and activations, and of gradients; (Scalar, Moment); all of them, and whether
-// bf16 weights have a master: with_types() chooses among these.
+// Instantiate(Scalar, Moment), of weights and activations, and of moments; the same with gradients, and whether bf16
+// weights have a master: with_types() chooses among these.
 // clang-format off
-#define TESSERA_FOR_EACH_GRADIENT(Instantiate) \
-  Instantiate(double, double) Instantiate(float, float) Instantiate(float16, float) \
-  Instantiate(bfloat16, float) Instantiate(bfloat16, bfloat16)
 #define TESSERA_FOR_EACH_MOMENT(Instantiate) \
   Instantiate(double, double) \
   Instantiate(float, float) Instantiate(float, bfloat16) \

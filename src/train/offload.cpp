@@ -61,7 +61,7 @@ int chunk_slots(std::int64_t asked, std::int64_t owned_count) {
   if (asked > chunks && asked > config::Parallel{}.offload_slots) {
     throw Failure(
         Exit::usage,
-        fmt::format("parallel.offload_slots = {} is more than the {} chunks of {} elements in which a rank's "
+        fmt::format("parallel.offload_slots = {} exceeds the {} chunks of {} elements in which a rank's "
                     "state is streamed here; set at most {}",
                     asked, chunks, chunk_elements(owned_count), std::max(chunks, config::Parallel{}.offload_slots)));
   }

@@ -12,7 +12,7 @@
 
 #include "kernels/core/stream_timer.hpp"
 #include "kernels/core/tensor.hpp"
-#include "parallel/strategies/wait_times.hpp"
+#include "parallel/strategies/strategy.hpp"
 #include "parallel/world.hpp"
 #include "train/graph.hpp"
 
@@ -20,7 +20,7 @@ namespace tessera::train {
 
 /// Seconds of the phases of a step, on the clock of the device that computes it. Waits for transfers are in none of the
 /// phases in which they occur, but in `exposed_comm_s`: the four add up to the total. The wait for a deferred update
-/// (deferred_update.hpp) belongs to the next step's forward.
+/// (optimizer_step.hpp) belongs to the next step's forward.
 struct PhaseTimes {
   double forward_s = 0, backward_s = 0, exposed_comm_s = 0, optimizer_s = 0;
   double total_s = 0;  // first launch to last

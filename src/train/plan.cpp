@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/core/words.hpp"
 #include "model/generate.hpp"
 #include "parallel/collectives/mpi.hpp"
-#include "train/compute.hpp"
-#include "train/deferred_update.hpp"
+#include "train/optimizer_step.hpp"
 #include "train/pipeline.hpp"
 
 namespace tessera::train {
@@ -79,11 +77,10 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   const BatchPlan batch = plan_batch(settings.train, settings.parallel, ranks);
   const bool is_narrow = settings.precision.gradients == config::GradientPrecision::bf16;
   if (is_narrow && batch.micro_steps > 1) {
-    throw Failure(
-        Exit::usage,
-        fmt::format("precision.gradients = \"bf16\" would round sums over {} micro-steps again and again; make "
-                    "it one (train.micro_batch_size = {}), or set precision.gradients = \"fp32\"",
-                    batch.micro_steps, batch.sequences_of(0)));
+    throw Failure(Exit::usage,
+                  fmt::format("precision.gradients = \"bf16\" would round the sum after each of {} micro-steps; use "
+                              "one (train.micro_batch_size = {}), or set precision.gradients = \"fp32\"",
+                              batch.micro_steps, batch.sequences_of(0)));
   }
   const Dtype gradients = is_narrow ? Dtype::bf16 : dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const bool has_wire = ranks > 1 && settings.precision.reduce == config::ReducePrecision::bf16 && !is_narrow;
@@ -105,18 +102,8 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
              .sharing = share_units(settings.parallel, table, ranks)}};
   require_whole_matrices(plan.optimizer, plan.sharing, settings.parallel.offload);
   const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks, machine);
-  const bool has_narrow_moments = settings.precision.moments == config::MomentPrecision::bf16;
-  const Dtype real = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
-  const Storage storage{.optimizer = plan.optimizer,
-                        .weights = dtype,
-                        .gradients = gradients,
-                        .moments = has_narrow_moments ? Dtype::bf16 : real,
-                        .has_master = settings.precision.master == config::MasterPrecision::fp32,
-                        .has_wire = has_wire,
-                        .offload = settings.parallel.offload,
-                        .offload_slots = settings.parallel.offload_slots};
   memory::Layout& layout = plan.layout;
-  plan.arrays = declare_arrays(plan.table, plan.sharing, batch, storage, layout);
+  plan.arrays = declare_arrays(plan, settings, gradients, has_wire, layout);
   plan.cleared = declare_cleared(plan.table, plan.sharing, layout);
   plan.update = declare_update(plan, collectives.receive > 0, layout);
   plan.numbers = declare_numbers(dtype, layout);
@@ -160,6 +147,10 @@ bool leaves_squares(const Plan& plan) {
   if (!plan.update.has_squares) return false;
   if (sharing.ownership.shards() == 1) return !sharing.is_sharded();
   return plan.batch.micro_steps == 1 || !sharing.shards_gradients();
+}
+
+std::int64_t checkpoint_bytes(const Plan& plan) {
+  return plan.table.parameter_count() * 4 * (1 + std::ssize(plan.arrays.moments));
 }
 
 std::int64_t offloaded_bytes(const Plan& plan) {
@@ -312,8 +303,8 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
       text += fmt::format("           and copies {} of weights to the device\n", memory::readable_bytes(weights));
   }
   if (is_run)
-    text += fmt::format("checkpoint {} on disk\n{}",
-                        memory::readable_bytes(P * 4 * (1 + std::ssize(plan.arrays.moments))), unreached(settings));
+    text +=
+        fmt::format("checkpoint {} on disk\n{}", memory::readable_bytes(checkpoint_bytes(plan)), unreached(settings));
   return text;
 }
 

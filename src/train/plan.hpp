@@ -11,14 +11,13 @@
 #include "memory/layout.hpp"
 #include "train/arrays.hpp"
 #include "train/choices.hpp"
-#include "train/host_tokens.hpp"
 #include "train/update.hpp"
 
 namespace tessera::train {
 
 struct Plan : Basis {
   memory::Layout layout = {};
-  memory::TensorId cleared = memory::kAbsent;  // of compute.hpp
+  memory::TensorId cleared = memory::kAbsent;  // declare_cleared()
   UpdateTensors update = {};
   std::vector<HostTensors> slots = {};  // of steps in progress (pipeline.hpp)
   HostTensors validation = {};          // without scalars
@@ -38,6 +37,9 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, co
 
 /// Whether the transfers of gradients leave their squares, so that the norm reads no gradient (Strategy::squares).
 bool leaves_squares(const Plan& plan);
+
+/// A checkpoint's tensors on disk: weights and moments, in fp32.
+std::int64_t checkpoint_bytes(const Plan& plan);
 
 /// Bytes that the update streams from the host to the device, and again back; 0 without parallel.offload.
 std::int64_t offloaded_bytes(const Plan& plan);
@@ -80,8 +82,8 @@ Machine machine_of(const config::PlanSettings& keys, int ranks);
 /// This build, with the collectives that the ranks use.
 Machine machine_of(parallel::World& world);
 
-/// The keys for a run: where they leave it open, plan.device is that of the GPUs' models, if --plan knows it (cpu if
-/// there are none), and plan.ranks_per_node is `ranks_per_host`, 0 on one host.
+/// Plan keys for comparing with a run; unset ones come from the run: plan.device from the GPUs' models, if --plan knows
+/// them (cpu if there are none), and plan.ranks_per_node from `ranks_per_host`, 0 on one host.
 config::PlanSettings keys_of_run(config::PlanSettings keys, std::span<const std::string> gpu_models,
                                  std::int64_t ranks_per_host);
 
@@ -94,8 +96,8 @@ config::PlanSettings keys_of_run(config::PlanSettings keys, std::span<const std:
 std::string plan_text(const config::Settings& settings, int started);
 
 /// What --plan --figures prints: of each plan of steps bytes that a rank takes of its GPU (on CPUs, of its host) and
-/// of what, and the seconds of a step, or the keys that a prediction lacks: TOML, [[plan]]. `row`: of an experiment.
-/// Throws as plan_text does.
+/// of what, bytes of a checkpoint, and the seconds of a step, or the keys that a prediction lacks: TOML, [[plan]].
+/// `row`: of an experiment. Throws as plan_text does.
 std::string plan_figures(const config::Settings& settings, int started, std::string_view row = {});
 
 /// What --show-config --figures prints: the architecture of this build's GPU code, "" without, and [[gpus]], the table

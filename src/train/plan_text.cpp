@@ -11,7 +11,7 @@
 #include "model/generate.hpp"
 #include "parallel/device.hpp"
 #include "parallel/choice.hpp"
-#include "train/forward_plan.hpp"
+#include "train/forward.hpp"
 #include "train/plan_time.hpp"
 
 namespace tessera::train {
@@ -30,8 +30,9 @@ std::string device_text(config::PlanDevice device) {
   return "CPUs (no CUDA in this build; plan.device=h200 plans for GPUs)";
 }
 
-/// What a rank takes of its GPU, and whether that fits.
-std::string gpu_share_text(std::int64_t bytes, const config::PlanSettings& keys) {
+/// What a rank takes of its host or of its GPU, and whether that fits.
+std::string rank_text(std::int64_t bytes, const config::PlanSettings& keys, bool is_on_gpu) {
+  if (!is_on_gpu) return fmt::format("per rank   {} ({} bytes)", memory::readable_bytes(bytes), bytes);
   std::string text = fmt::format("per rank   {} of its GPU ({} bytes)", memory::readable_bytes(bytes), bytes);
   if (const kernels::Gpu* gpu = gpu_of(keys.device)) {
     text += fmt::format(": {}, an {} has {} free", bytes <= gpu->free_bytes ? "fits" : "TOO MUCH", gpu->name,
@@ -52,9 +53,7 @@ std::string generation_text(const config::SetUp& set_up, const Machine& machine)
   return fmt::format("size       {}, {} parameters\nprompts    {} of {} and {} more each\n{}{}\n", row.model.size,
                      table.parameter_count(), set_up.sequences, counted(set_up.prompt_tokens, "token"),
                      shape.T - set_up.prompt_tokens, memory.layout.table(),
-                     machine.target.is_host
-                         ? fmt::format("per rank   {} ({} bytes)", memory::readable_bytes(bytes), bytes)
-                         : gpu_share_text(bytes, row.plan));
+                     rank_text(bytes, row.plan, !machine.target.is_host));
 }
 
 /// The memory of a rank that runs forward passes alone.
@@ -62,10 +61,7 @@ std::string forward_text(const config::Settings& row, int ranks, const Machine& 
   const ForwardPlan plan = plan_forward(row, dtype_of(row.precision.compute), ranks, machine);
   const std::int64_t bytes =
       plan.layout.total_bytes() + (machine.target.is_host ? plan.layout.total_bytes(memory::Space::host) : 0);
-  return describe(plan) +
-         (machine.target.is_host ? fmt::format("per rank   {} ({} bytes)", memory::readable_bytes(bytes), bytes)
-                                 : gpu_share_text(bytes, row.plan)) +
-         "\n";
+  return describe(plan) + rank_text(bytes, row.plan, !machine.target.is_host) + "\n";
 }
 
 /// Bytes of weights, gradients and optimizer, and of activations and workspaces.
@@ -89,15 +85,10 @@ std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool i
   const auto of_host = [&](std::int64_t bytes) {
     return memory::readable_bytes(static_cast<double>(together) * static_cast<double>(bytes));
   };
-  std::string text;
-  if (is_on_gpu) {
-    text +=
-        gpu_share_text(on_device, keys) + fmt::format("\nper host   {} on {}, {} of host memory", of_host(on_device),
-                                                      counted(together, "GPU"), of_host(on_host));
-  } else {
-    text += fmt::format("per rank   {} ({} bytes)\nper host   {}", memory::readable_bytes(on_device + on_host),
-                        on_device + on_host, of_host(on_device + on_host));
-  }
+  std::string text = rank_text(is_on_gpu ? on_device : on_device + on_host, keys, is_on_gpu) + "\nper host   ";
+  text += is_on_gpu ? fmt::format("{} on {}, {} of host memory", of_host(on_device), counted(together, "GPU"),
+                                  of_host(on_host))
+                    : of_host(on_device + on_host);
   text += fmt::format(" ({}{})\n", counted(together, "rank"),
                       together < ranks ? fmt::format(" on each of {} hosts{}", kernels::ceil_div(ranks, together),
                                                      ranks % together > 0 ? ", the last with fewer" : "")
@@ -212,8 +203,10 @@ std::string plan_figures(const config::Settings& settings, int started, std::str
   const Parts parts = parts_of(plan);
   const std::int64_t on_host = machine.target.is_host ? plan.layout.total_bytes(memory::Space::host) : 0;
   std::string text = fmt::format(
-      "[[plan]]\nrow = {}\nranks = {}\nrank_bytes = {}\nstate_bytes = {}\nactivation_bytes = {}\n",
-      config::toml_string(name), ranks, plan.layout.total_bytes() + on_host, parts.state, parts.activations);
+      "[[plan]]\nrow = {}\nranks = {}\nrank_bytes = {}\nstate_bytes = {}\nactivation_bytes = {}\ncheckpoint_bytes = "
+      "{}\n",
+      config::toml_string(name), ranks, plan.layout.total_bytes() + on_host, parts.state, parts.activations,
+      checkpoint_bytes(plan));
   const Rates rates = rates_of(settings, plan, machine);
   const Spread spread = spread_of(plan, settings.plan);
   const std::vector<std::string> missing = missing_rates(plan, rates, spread);

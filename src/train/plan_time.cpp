@@ -7,7 +7,7 @@
 #include <span>
 
 #include "kernels/core/words.hpp"
-#include "train/deferred_update.hpp"
+#include "train/optimizer_step.hpp"
 
 namespace tessera::train {
 namespace {
@@ -46,11 +46,52 @@ Rates shipped(const config::Settings& settings, const Plan& plan, const Machine&
   return rates;
 }
 
-Rate given_or(double given, Rate otherwise) { return given > 0 ? Rate{given, true} : otherwise; }
+Rate given_or(double given, Rate otherwise) { return given > 0 ? Rate{given, Rate::Source::given} : otherwise; }
+
+/// Of one adapter, each way.
+double gbit_per_s(config::Network network) {
+  using config::Network;
+  switch (network) {
+    case Network::ethernet_100: return 100;
+    case Network::ethernet_200:
+    case Network::hdr: return 200;
+    case Network::ethernet_400:
+    case Network::ndr: return 400;
+    case Network::ethernet_800:
+    case Network::xdr: return 800;
+    case Network::none: break;
+  }
+  return 0;
+}
+
+/// The most that a rank can send to other hosts: its share of an adapter.
+Rate network_rate(const config::PlanSettings& keys, int ranks) {
+  const std::int64_t on_host = keys.ranks_per_node > 0 ? std::min<std::int64_t>(ranks, keys.ranks_per_node) : ranks;
+  const std::int64_t sharers = keys.network_per == config::NetworkPer::rank ? 1 : on_host;
+  return {1e9 / 8 * gbit_per_s(keys.network) / real(sharers), Rate::Source::nominal};
+}
+
+const char* name_of(Rate::Source source) {
+  switch (source) {
+    case Rate::Source::measured: return "measured";
+    case Rate::Source::given: return "given";
+    case Rate::Source::nominal: break;
+  }
+  return "nominal";
+}
 
 /// Bytes per element of a tensor; 0 of one that is not there.
 double width_of(const Plan& plan, memory::TensorId id) {
   return id == memory::kAbsent ? 0.0 : real(bytes_of(plan.layout[id].dtype));
+}
+
+/// At which a rank sends in a group of which `on_host` ranks share each host; 0: all do. A ring leaves a host once, so
+/// what one of the ranks sends has the shares of all of them; inside the host it goes no faster than the link.
+Rate rate_of_group(const Rates& rates, std::int64_t on_host) {
+  if (on_host == 0) return rates.link;
+  Rate rate = rates.node_link;
+  rate.value *= real(on_host);
+  return on_host > 1 && rates.link.value > 0 && rates.link.value < rate.value ? rates.link : rate;
 }
 
 double over(double work, const Rate& rate) { return work > 0 ? work / rate.value : 0; }
@@ -100,7 +141,7 @@ Rates rates_of(const config::Settings& settings, const Plan& plan, const Machine
           .attention = given_or(1e12 * keys.attention_tflops, measured.attention),
           .copy = given_or(1e9 * keys.copy_gbyte_per_s, measured.copy),
           .link = given_or(1e9 * keys.link_gbyte_per_s, measured.link),
-          .node_link = given_or(1e9 * keys.node_link_gbyte_per_s, measured.node_link),
+          .node_link = given_or(1e9 * keys.node_link_gbyte_per_s, network_rate(keys, plan.batch.ranks)),
           .host_link = given_or(1e9 * keys.host_link_gbyte_per_s, measured.host_link)};
 }
 
@@ -108,7 +149,9 @@ Spread spread_of(const Plan& plan, const config::PlanSettings& keys) {
   const std::int64_t here = keys.ranks_per_node;
   if (here == 0 || plan.batch.ranks <= here) return {};
   // Ranks of one copy are neighbours (Sharing::shard_of).
-  return {.shards = here % plan.sharing.ownership.shards() != 0, .replicas = true};
+  const std::int64_t shards = plan.sharing.ownership.shards();
+  return {.shards = here % shards != 0 ? std::min(here, shards) : 0,
+          .replicas = std::max<std::int64_t>(here / shards, 1)};
 }
 
 std::vector<std::string> missing_rates(const Plan& plan, const Rates& rates, const Spread& spread) {
@@ -121,9 +164,9 @@ std::vector<std::string> missing_rates(const Plan& plan, const Rates& rates, con
   want(rates.copy, "plan.copy_gbyte_per_s");
   const NetworkBytes bytes = network_bytes(plan);
   const double shards = bytes.reduce_scatter + bytes.all_gather;
-  if ((shards > 0 && !spread.shards) || (bytes.all_reduce > 0 && !spread.replicas))
+  if ((shards > 0 && spread.shards == 0) || (bytes.all_reduce > 0 && spread.replicas == 0))
     want(rates.link, "plan.link_gbyte_per_s");
-  if ((shards > 0 && spread.shards) || (bytes.all_reduce > 0 && spread.replicas)) {
+  if ((shards > 0 && spread.shards > 0) || (bytes.all_reduce > 0 && spread.replicas > 0)) {
     want(rates.node_link, "plan.node_link_gbyte_per_s");
   }
   if (offloaded_bytes(plan) > 0) want(rates.host_link, "plan.host_link_gbyte_per_s");
@@ -142,8 +185,7 @@ StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const 
   const Sharing& sharing = plan.sharing;
   const parallel::Ownership& o = sharing.ownership;
   const NetworkBytes bytes = network_bytes(plan);
-  const Rate& to_shards = spread.shards ? rates.node_link : rates.link;
-  const Rate& to_replicas = spread.replicas ? rates.node_link : rates.link;
+  const Rate to_shards = rate_of_group(rates, spread.shards), to_replicas = rate_of_group(rates, spread.replicas);
   const double scatters_s = over(bytes.reduce_scatter, to_shards);
   const double sums_s = over(bytes.all_reduce, to_replicas), gradients_s = scatters_s + sums_s;
   const double weights_s = over(bytes.all_gather, to_shards);
@@ -209,10 +251,11 @@ std::string describe_time(const Plan& plan, const config::Settings& settings, co
   const Spread spread = spread_of(plan, settings.plan);
   const bool is_offloaded = offloaded_bytes(plan) > 0;
   if (const std::vector<std::string> missing = missing_rates(plan, rates, spread); !missing.empty()) {
+    const bool wants_network = std::find(missing.begin(), missing.end(), "plan.node_link_gbyte_per_s") != missing.end();
     return fmt::format(
         "time       not predicted: no figure for {} ships with this device, dtype and attention; set {} "
-        "to what was measured there{}\n",
-        fmt::join(missing, ", "), missing.size() == 1 ? "it" : "them",
+        "to what was measured there{}{}\n",
+        fmt::join(missing, ", "), missing.size() == 1 ? "it" : "them", wants_network ? ", or name plan.network" : "",
         is_offloaded && rates.host_link.value == 0 ? " (a run with parallel.offload prints its link's)" : "");
   }
   const StepTime time = predict_step(plan, settings.parallel, rates, spread);
@@ -233,15 +276,14 @@ std::string describe_time(const Plan& plan, const config::Settings& settings, co
   text += "rates     ";
   const auto add = [&](const char* name, const Rate& rate, double unit, const char* unit_name) {
     if (rate.value == 0) return;
-    text +=
-        fmt::format(" {} {:.4g} {} ({}),", name, rate.value / unit, unit_name, rate.is_given ? "given" : "measured");
+    text += fmt::format(" {} {:.4g} {} ({}),", name, rate.value / unit, unit_name, name_of(rate.source));
   };
   add("products", rates.gemm, 1e12, "TFLOP/s");
   add("attention", rates.attention, 1e12, "TFLOP/s");
   add("copy", rates.copy, 1e9, "GB/s");
   if (plan.batch.ranks > 1) {
-    if (!spread.shards || !spread.replicas) add("link", rates.link, 1e9, "GB/s");
-    if (spread.shards || spread.replicas) add("link between hosts", rates.node_link, 1e9, "GB/s");
+    if (spread.shards == 0 || spread.replicas == 0) add("link", rates.link, 1e9, "GB/s");
+    if (spread.shards > 0 || spread.replicas > 0) add("link between hosts", rates.node_link, 1e9, "GB/s");
   }
   if (is_offloaded) text += fmt::format(" link to the host {:.4g} GB/s,", 1e-9 * rates.host_link.value);
   text.back() = '\n';

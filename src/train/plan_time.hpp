@@ -29,8 +29,9 @@ const kernels::Gpu* gpu_of(config::PlanDevice device);
 
 /// A rate, and where it comes from. 0: unknown.
 struct Rate {
-  double value = 0;       // flop/s or bytes/s
-  bool is_given = false;  // by its key in section plan; else measured on plan.device
+  enum class Source { measured, given, nominal };  // on plan.device; by its key; of plan.network
+  double value = 0;                                // flop/s or bytes/s
+  Source source = Source::measured;
 };
 
 /// Rates of one rank; 0 if neither given nor shipped for plan.device.
@@ -42,9 +43,10 @@ struct Rates {
 };
 Rates rates_of(const config::Settings& settings, const Plan& plan, const Machine& machine);
 
-/// Whether the ranks that share a copy, and those that hold the same part of it, span several hosts.
+/// How many of the ranks that share a copy, and of those that hold the same part of it, are on each host where they
+/// span several; 0: all are on one.
 struct Spread {
-  bool shards = false, replicas = false;
+  std::int64_t shards = 0, replicas = 0;
 };
 Spread spread_of(const Plan& plan, const config::PlanSettings& keys);
 

@@ -8,7 +8,7 @@
 
 #include "config/settings.hpp"
 #include "model/params.hpp"
-#include "model/walk.hpp"
+#include "model/hooks.hpp"
 #include "optim/optimizer.hpp"
 #include "parallel/strategies/ownership.hpp"
 #include "parallel/strategies/replicated.hpp"

@@ -50,7 +50,7 @@ class State {
   /// Async  fences.
   void initialize(const Exec& exec, std::uint64_t seed);
 
-  /// The arrays of the weights, for a broadcast if every rank owns all: the working copy and what its master adds.
+  /// The weights' arrays, for a broadcast if every rank owns all: the compute weights and what the master adds.
   std::vector<parallel::Span> weights() const;
 
   /// What is owned of the tensors whose number `is_wanted` accepts. Valid while this exists and is not modified.

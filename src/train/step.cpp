@@ -1,10 +1,10 @@
 #include "train/step.hpp"  // the contract is there; here is how
 
-#include <type_traits>
-
+#include "kernels/clear_spans.hpp"
 #include "kernels/core/compat.hpp"
+#include "kernels/gemm/gemm.hpp"
+#include "model/transformer.hpp"
 #include "optim/step_state.hpp"
-#include "train/compute.hpp"
 #include "train/dtypes.hpp"
 #include "train/update.hpp"
 
@@ -13,22 +13,57 @@ namespace {
 
 using Exec = kernels::Device;
 
+/// While it exists, products use the library's own order of preference.
+struct Untimed {
+  explicit Untimed(const config::Train& train) : after(selection_of(train)) {
+    kernels::set_gemm_selection(kernels::GemmSelection::heuristic);
+  }
+  ~Untimed() { kernels::set_gemm_selection(after); }
+  Untimed(const Untimed&) = delete;
+  Untimed& operator=(const Untimed&) = delete;
+
+  const kernels::GemmSelection after;
+};
+
+/// Where the model finds the weights of each unit and writes its gradients.
+template <class Scalar, class Grad>
+model::UnitPlaces<Scalar, Grad> places_of(const Basis& basis, const memory::Arena<Exec>& arena) {
+  const Sharing& sharing = basis.sharing;
+  const ArrayTensors& t = basis.arrays;
+  model::UnitPlaces<Scalar, Grad> places;
+  for (int unit = 0; unit < sharing.ownership.units(); ++unit) {
+    const std::int64_t whole = sharing.ownership.whole_first(unit);
+    places.weights.push_back(sharing.shards_weights() ? arena.data<Scalar>(t.gathered[sharing.weights_places[unit]])
+                                                      : arena.data<Scalar>(t.params) + whole);
+    places.grads.push_back(sharing.shards_gradients() ? arena.data<Grad>(t.unit_grads[sharing.gradient_places[unit]])
+                                                      : arena.data<Grad>(t.grads) + whole);
+  }
+  return places;
+}
+
 template <class Scalar, class Grad, class Moment, bool kHasMaster>
 class StepOf final : public Step {
  public:
   StepOf(const Plan& plan, const config::Settings& settings, int rank, const Exec& exec,
          const memory::Arena<Exec>& arena)
       : plan_(plan),
+        settings_(settings),
         rank_(rank),
         exec_(exec),
         arena_(arena),
+        scalars_(optim::state_at(arena.data<double>(plan.numbers.state))),
+        grad_scale_(arena.data<Real>(plan.numbers.grad_scale)),
+        grads_(array_of<Grad>(arena, plan.arrays.grads)),
+        places_(places_of<Scalar, Grad>(plan, arena)),
+        clear_lists_(clear_lists(plan.table, plan.sharing)),
+        cleared_(upload_list(clear_lists_.spans, arena, plan.cleared)),
+        transformer_(plan.shape, plan.table, plan.activations, plan.options, arena, places_),
         state_(plan, plan.sharing.shard_of(rank), arena),
-        compute_(plan, plan.cleared, settings, arena),
         update_(plan, plan.update, settings, plan.sharing.shard_of(rank), arena),
-        deferred_(plan, settings, arena, [this](const Exec& instance, std::size_t chunk, int slot) {
+        optimizer_(plan, settings, arena, [this](const Exec& instance, std::size_t chunk, int slot) {
           update_.launch(instance, chunk, slot);
         }) {
-    compute_.clear_gradients(exec_);
+    clear_bytes(exec_, grads_);
     exec_.fence();
   }
 
@@ -38,9 +73,10 @@ class StepOf final : public Step {
     marks.waits().begin_step();
     marks.mark(exec_, marks.begin());
     phase("begin", [&] {
-      deferred_.begin(exec_);
-      compute_.begin_step(exec_, static_cast<double>(batch.global_sequences * plan_.shape.T));
-      if (!deferred_.is_on()) compute_.clear_sums(exec_);
+      optimizer_.begin(exec_);
+      const auto tokens = static_cast<double>(batch.global_sequences * plan_.shape.T);  // over all ranks
+      optim::BeginStep<Exec, Real>{scalars_, grad_scale_, tokens}.launch(exec_);
+      if (!optimizer_.is_deferred()) clear_sums();
       strategy.begin_step(&marks.waits());
     });
     for (int micro = 0; micro < batch.micro_steps; ++micro) {
@@ -64,28 +100,41 @@ class StepOf final : public Step {
     phase("optimizer", [&] {
       update_.norm(exec_, strategy.squares());
       strategy.sum();
-      if (deferred_.end(exec_)) update_.launch(exec_, 0, 0);
+      if (optimizer_.end(exec_)) update_.launch(exec_, 0, 0);
     });
-    Kokkos::deep_copy(exec_, scalars_in(arena_, slot), optim::state_at(arena_.data<double>(plan_.numbers.state)));
+    Kokkos::deep_copy(exec_, scalars_in(arena_, slot), scalars_);
     marks.mark(exec_, marks.end());
     hooks.end_step();
   }
 
-  /// If gradients are sharded, a unit's place may hold another unit's.
+  /// If gradients are sharded, a unit's place may hold another unit's: clears what backward adds to, and padding; in a
+  /// micro-step without sequences, all of it.
   void clear_unit(int unit) override {
-    if (plan_.sharing.shards_gradients()) compute_.clear_unit(exec_, unit, !has_sequences_);
+    if (!plan_.sharing.shards_gradients()) return;
+    const kernels::Vector<Grad, Exec> place(places_.grads[unit],
+                                            static_cast<std::size_t>(plan_.sharing.ownership.padded(unit)));
+    if (!has_sequences_) return clear_bytes(exec_, place);
+    kernels::ClearSpans<Exec, Grad>{Kokkos::subview(cleared_, clear_lists_.of_unit[unit]), place}.launch(exec_);
   }
 
-  DeferredUpdate& update() override { return deferred_; }
+  OptimizerStep& optimizer() override { return optimizer_; }
 
   void validate(const HostTokens& tokens, int sequences, model::Hooks& hooks) override {
-    compute_.load(exec_, tokens, 0, sequences);
-    compute_.validate(exec_, hooks);
+    const kernels::Value<double, Exec> loss(arena_.data<double>(plan_.numbers.validation_loss));
+    load_batch(exec_, transformer_, tokens, plan_.shape.T, 0, sequences);
+    transformer_.forward(exec_, model::Pass::inference, hooks);
+    transformer_.head(exec_, loss, grad_scale_, false, hooks);
   }
 
+  /// Its products have other shapes than training's and are too few to be timed; the plan reserves no memory for that.
   std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options,
                             model::Hooks& hooks) override {
-    return compute_.generate(exec_, prompt, options, hooks);
+    const Untimed products(settings_.train);
+    return model::generate<Exec, Scalar>(exec_, plan_.shape, plan_.table, {.weights = places_.weights, .grads = {}},
+                                         {.attention = plan_.options.attention,
+                                          .math = plan_.options.math,
+                                          .decode_parts = settings_.attention.decode_parts},
+                                         prompt, options, hooks);
   }
 
   void initialize(std::uint64_t seed) override { state_.initialize(exec_, seed); }
@@ -97,14 +146,22 @@ class StepOf final : public Step {
   std::uint64_t fingerprint() const override { return state_.fingerprint(); }
 
  private:
+  using Real = Accum<Scalar>;
+
+  /// Before the first backward pass of a step: unless gradients are sharded, clears what backward adds to.
+  void clear_sums() {
+    if (!plan_.sharing.shards_gradients()) kernels::ClearSpans<Exec, Grad>{cleared_, grads_}.launch(exec_);
+  }
+
   void forward(const HostTensors& slot, int micro, StepHooks& hooks) {
     const BatchPlan& batch = plan_.batch;
     phase("forward", [&] {
-      compute_.load(exec_, tokens_in(arena_, slot), micro * batch.micro_sequences, batch.sequences_of(rank_, micro));
-      compute_.forward(exec_, hooks);
-      if (micro == 0 && deferred_.is_on()) {  // it has read the gradients of the step before
-        deferred_.join(exec_);
-        compute_.clear_sums(exec_);
+      load_batch(exec_, transformer_, tokens_in(arena_, slot), plan_.shape.T, micro * batch.micro_sequences,
+                 batch.sequences_of(rank_, micro));
+      transformer_.forward(exec_, model::Pass::forward, hooks);
+      if (micro == 0 && optimizer_.is_deferred()) {  // it has read the gradients of the step before
+        optimizer_.join(exec_);
+        clear_sums();
       }
       hooks.set_phase("backward");
     });
@@ -112,29 +169,38 @@ class StepOf final : public Step {
 
   void backward(int micro, StepHooks& hooks) {
     phase("backward", [&] {
-      if (micro + 1 == plan_.batch.micro_steps) deferred_.begin_last_backward(exec_);
-      compute_.backward(exec_, micro > 0 && !plan_.sharing.shards_gradients(), hooks);
+      if (micro + 1 == plan_.batch.micro_steps) optimizer_.begin_last_backward(exec_);
+      transformer_.accumulate(micro > 0 && !plan_.sharing.shards_gradients());
+      transformer_.head(exec_, kernels::Value<double, Exec>(&scalars_.data()->loss_sum), grad_scale_, true, hooks);
+      transformer_.backward(exec_, hooks);
     });
   }
 
   /// A micro-step in which this rank has no sequences: it announces all the same what the others do together.
   void walk(int micro, StepHooks& hooks) {
     if (micro == 0) {
-      deferred_.join(exec_);
-      if (!plan_.sharing.shards_gradients()) compute_.clear_gradients(exec_);
+      optimizer_.join(exec_);
+      if (!plan_.sharing.shards_gradients()) clear_bytes(exec_, grads_);
     }
     hooks.skip_ticks();
-    compute_.walk(hooks);
+    transformer_.walk(hooks);
   }
 
   const Plan& plan_;
+  const config::Settings& settings_;
   const int rank_;
   const Exec exec_;
   const memory::Arena<Exec>& arena_;
+  const optim::StateView<Exec> scalars_;
+  const kernels::Value<Real, Exec> grad_scale_;
+  const kernels::Vector<Grad, Exec> grads_;
+  const model::UnitPlaces<Scalar, Grad> places_;
+  const ClearLists clear_lists_;
+  const kernels::Vector<const kernels::ClearSpan, Exec> cleared_;
+  model::Transformer<Exec, Scalar, Grad> transformer_;
   State<Scalar, Moment> state_;
-  Compute<Scalar, Grad> compute_;
   Update<Scalar, Grad, Moment, kHasMaster> update_;
-  DeferredUpdate deferred_;
+  OptimizerStep optimizer_;
   bool has_sequences_ = true;  // in the micro-step being enqueued
 };
 

@@ -1,6 +1,6 @@
 /// A training step on this rank's memory: forward and backward of every micro-step, the norm, the update. Everything
 /// that depends on the dtypes of weights, gradients and moments is behind this one interface; within it, the parts are
-/// plain members of one class: Compute (compute.hpp), Update (update.hpp), State (state.hpp).
+/// plain members of one class: model::Transformer, Update (update.hpp), State (state.hpp).
 ///
 /// Async  what a function enqueues runs on the instance given to make_step(); functions wait only where they say so.
 #pragma once
@@ -17,7 +17,7 @@
 #include "model/generate.hpp"
 #include "model/hooks.hpp"
 #include "parallel/strategies/strategy.hpp"
-#include "train/deferred_update.hpp"
+#include "train/optimizer_step.hpp"
 #include "train/pipeline.hpp"
 #include "train/plan.hpp"
 #include "train/state.hpp"
@@ -37,8 +37,7 @@ class Step {
   /// The unit's gradients are about to be written: clears what backward adds to, if gradients are sharded.
   virtual void clear_unit(int unit) = 0;
 
-  /// When the optimizer runs, at the end of a step or later.
-  virtual DeferredUpdate& update() = 0;
+  virtual OptimizerStep& optimizer() = 0;
 
   /// Adds the loss of a micro-batch, rows 0 .. sequences - 1 of `tokens`, to the validation's.
   virtual void validate(const HostTokens& tokens, int sequences, model::Hooks& hooks) = 0;

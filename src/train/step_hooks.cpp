@@ -13,14 +13,14 @@ constexpr std::array<const char*, model::kPasses> kPassNames{"forward", "recompu
 }  // namespace
 
 StepHooks::StepHooks(const Plan& plan, const kernels::Device& exec, parallel::Strategy& strategy,
-                     DeferredUpdate& update, std::function<void(int)> clear_gradients, model::Hooks* observer)
+                     OptimizerStep& optimizer, std::function<void(int)> clear_gradients, model::Hooks* observer)
     : layout_(plan.layout),
       exec_(exec),
       begins_(model::Timeline{plan.shape.units()}.update() + 1),
       ends_(begins_.size()),
       table_(plan.table),
       strategy_(strategy),
-      update_(update),
+      optimizer_(optimizer),
       clear_gradients_(std::move(clear_gradients)),
       observer_(observer) {
   const memory::Layout& layout = plan.layout;
@@ -66,7 +66,7 @@ void StepHooks::before(model::Pass pass, int unit) {
     if (under_way_[static_cast<int>(model::Pass::recompute)].unit == unit) end(model::Pass::recompute);
   }
   if (reads_weights(pass, unit)) {
-    update_.await(exec_, unit);
+    optimizer_.await(exec_, unit);
     strategy_.open(unit);
   }
   if (pass == model::Pass::backward) {
@@ -83,7 +83,7 @@ void StepHooks::after(model::Pass pass, int unit) {
   if (observer_) observer_->after(pass, unit);
   if (reads_weights(pass, unit)) strategy_.close(unit);
   if (pass == model::Pass::backward) {
-    update_.end_backward(exec_, unit);
+    optimizer_.end_backward(exec_, unit);
     progress();
   }
 }
@@ -96,9 +96,9 @@ void StepHooks::end(model::Pass pass) {
   events::report(events::Region{label, "compute", done.start_s, events::now_s()});
 }
 
-void StepHooks::gradient_ready(int param) {
-  if (observer_) observer_->gradient_ready(param);
-  strategy_.gradient_ready(param);
+void StepHooks::gradient_enqueued(int param) {
+  if (observer_) observer_->gradient_enqueued(param);
+  strategy_.gradient_enqueued(param);
 }
 
 void StepHooks::tick(int tick) {

@@ -1,5 +1,5 @@
 /// What a training step does while the model runs: it reports tensors that become live or die and the time of each
-/// unit, and drives the strategy and the deferred update: opens and closes units, and hands over finished gradients.
+/// unit, and drives the strategy and the optimizer: opens and closes units, and hands over finished gradients.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 #include "kernels/core/ranges.hpp"
 #include "model/hooks.hpp"
 #include "parallel/strategies/strategy.hpp"
-#include "train/deferred_update.hpp"
+#include "train/optimizer_step.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::train {
@@ -30,8 +30,8 @@ void phase(const char* label, const Work& work) {
 class StepHooks final : public model::Hooks {
  public:
   /// `clear_gradients` prepares a unit's gradients to be written. `observer` receives the same calls about passes and
-  /// gradients. Keeps references to plan, strategy, update and observer.
-  StepHooks(const Plan& plan, const kernels::Device& exec, parallel::Strategy& strategy, DeferredUpdate& update,
+  /// gradients. Keeps references to plan, strategy, optimizer and observer.
+  StepHooks(const Plan& plan, const kernels::Device& exec, parallel::Strategy& strategy, OptimizerStep& optimizer,
             std::function<void(int)> clear_gradients, model::Hooks* observer = nullptr);
 
   /// Call before the first micro-step of a step. The first call reports what lives for the whole run.
@@ -47,7 +47,7 @@ class StepHooks final : public model::Hooks {
 
   void before(model::Pass pass, int unit) override;
   void after(model::Pass pass, int unit) override;
-  void gradient_ready(int param) override;
+  void gradient_enqueued(int param) override;
   void tick(int tick) override;
   void progress() override { strategy_.progress(); }
 
@@ -67,7 +67,7 @@ class StepHooks final : public model::Hooks {
   std::vector<int> whole_run_;
   const model::ParamTable& table_;
   parallel::Strategy& strategy_;
-  DeferredUpdate& update_;
+  OptimizerStep& optimizer_;
   const std::function<void(int)> clear_gradients_;
   model::Hooks* const observer_;                                 // receives every call; null: none
   std::array<std::vector<std::string>, model::kPasses> labels_;  // [pass][unit] "forward/block.03"

@@ -10,7 +10,7 @@
 #include "kernels/core/round_up.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "train/arrays.hpp"
-#include "train/strategy.hpp"
+#include "train/exchange.hpp"
 
 namespace tessera::train {
 
@@ -22,14 +22,14 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
       scalars_(optim::state_at(arena_.data<double>(plan.numbers.state))),
       validation_loss_(arena_.data<double>(plan.numbers.validation_loss)),
       step_(make_step(plan, settings, world.rank(), exec_, arena_)),
-      update_(step_->update()),
-      strategy_(make_strategy(plan, settings, world, exec_, arena_, update_)),
+      optimizer_(step_->optimizer()),
+      strategy_(make_exchange(plan, settings, world, exec_, arena_, optimizer_)),
       pipeline_(exec_, world, plan.batch.micro_steps, strategy_->most_waits(), settings.train.graph),
       row_(plan.shape.T + 1) {
   kernels::set_gemm_selection(selection_of(settings.train));
   set_scalars({.loss_scale = plan.options.dtype == Dtype::fp16 ? settings.precision.initial_loss_scale : 1.0});
   hooks_.emplace(
-      plan, exec_, *strategy_, update_, [this](int unit) { step_->clear_unit(unit); }, observer);
+      plan, exec_, *strategy_, optimizer_, [this](int unit) { step_->clear_unit(unit); }, observer);
 }
 
 Trainer::~Trainer() { exec_.fence(); }
@@ -58,10 +58,10 @@ void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, boo
   const std::int64_t sample = first_sample + plan_.batch.first_sample(world_.rank());
   const auto sequences = static_cast<int>(plan_.batch.sequences_of(world_.rank()));
   const double fetch_s = events::now_s();
-  fill(tokens_in(arena_, slot), sequences, [&](int i) { sampler.fill(sample + i, row_); });
+  tokens_in(arena_, slot).fill(sequences, [&](int i) { return sampler.fill(sample + i, row_), std::span(row_); });
   data_s_[number] = events::now_s() - fetch_s;
   pipeline_.start(launch_by_launch, [&](StepMarks& marks) { step_->enqueue(slot, marks, *strategy_, *hooks_); });
-  update_.note_step();
+  optimizer_.note_step();
 }
 
 StepNumbers Trainer::collect() {
@@ -95,13 +95,13 @@ ValidationSum Trainer::validate(const data::Sampler& sampler, std::int64_t windo
     }
     exec_.fence();             // the previous tokens have been copied
     phase("validation", [&] {  // also reports progress to the watchdog
-      fill(tokens, sequences, [&](int i) { sampler.fill_validation(window + i, row_); });
+      tokens.fill(sequences, [&](int i) { return sampler.fill_validation(window + i, row_), std::span(row_); });
       step_->validate(tokens, sequences, *hooks_);
     });
     window += sequences;
   }
   double loss_sum = 0;
-  Kokkos::deep_copy(exec_, Loss(&loss_sum), validation_loss_);
+  Kokkos::deep_copy(exec_, Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>(&loss_sum), validation_loss_);
   exec_.fence();
   return {loss_sum, static_cast<double>((last - first) * plan_.shape.T)};
 }
@@ -147,15 +147,6 @@ void Trainer::set_scalars(const StateScalars& scalars) {
   s.good_steps = scalars.good_steps;
   s.loss_scale = scalars.loss_scale;
   Kokkos::deep_copy(scalars_, Kokkos::View<optim::StepState, Kokkos::HostSpace, kernels::Unmanaged>(&s));
-}
-
-/// Fills rows 0..sequences-1: input ids 0..T-1 and target ids 1..T of each row that `next_row` puts into row_.
-template <class NextRow>
-void Trainer::fill(const HostTokens& tokens, int sequences, const NextRow& next_row) {
-  for (int i = 0; i < sequences; ++i) {
-    next_row(i);
-    tokens.set_row(i, row_);
-  }
 }
 
 }  // namespace tessera::train

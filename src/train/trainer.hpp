@@ -115,9 +115,9 @@ class Trainer final : public Steps {
   int started() const override { return pipeline_.started(); }
   ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) override;
 
-  /// Enqueues, and waits for, what the last step has deferred (deferred_update.hpp); everything below that reads
+  /// Enqueues, and waits for, what the last step has deferred (optimizer_step.hpp); everything below that reads
   /// weights or the optimizer's state calls it.
-  void settle() { update_.settle(exec_); }
+  void settle() { optimizer_.settle(exec_); }
 
   /// What this rank owns of every tensor of the state; `mine_only`: excluding what another owner of the same saves.
   /// Valid until a step is started.
@@ -144,7 +144,7 @@ class Trainer final : public Steps {
   /// Async  waits for the end.
   LinkRate measure_link() {
     settle();
-    return update_.measure_link(exec_);
+    return optimizer_.measure_link(exec_);
   }
 
   /// The arrays of this rank's weights: the working copy and, if there is one, what its master adds.
@@ -163,11 +163,6 @@ class Trainer final : public Steps {
   std::uint64_t weights_fingerprint() { return joined_fingerprint(own_fingerprint()); }
 
  private:
-  using Loss = Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>;
-
-  template <class NextRow>
-  void fill(const HostTokens& tokens, int sequences, const NextRow& next_row);
-
   const Plan& plan_;
   parallel::World& world_;
   const kernels::SideStream<Exec> stream_;
@@ -176,7 +171,7 @@ class Trainer final : public Steps {
   const optim::StateView<Exec> scalars_;  // on the device
   const kernels::Value<double, Exec> validation_loss_;
   const std::unique_ptr<Step> step_;
-  DeferredUpdate& update_;                        // step_'s
+  OptimizerStep& optimizer_;                      // step_'s
   std::unique_ptr<parallel::Strategy> strategy_;  // until disconnect(), like the hooks, which drive it
   std::optional<StepHooks> hooks_;
   Pipeline pipeline_;

@@ -1,5 +1,5 @@
 /// The optimizer's arithmetic: the norm of all gradients, and the update of the elements that this rank owns, on arrays
-/// of certain types. When it runs is deferred_update.hpp's concern.
+/// of certain types. When it runs is optimizer_step.hpp's concern.
 #pragma once
 
 #include <cstddef>

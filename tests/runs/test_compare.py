@@ -19,6 +19,7 @@ from harness import PROGRAM, SOURCE, TINY, RunTest
 sys.path.insert(0, str(SOURCE / "scripts"))
 from compare import gpu, plots, steps  # noqa: E402  (after the path to it)
 from compare.strategy_setup import Setup  # noqa: E402
+from launching import deck_name  # noqa: E402
 
 
 class Compare(RunTest):
@@ -121,7 +122,7 @@ class Compare(RunTest):
             command = [PROGRAM, deck, *map(str, overrides), "--check"]
             answer = subprocess.run(command, capture_output=True, text=True)
             self.assertEqual(answer.returncode, 0, answer.stderr)
-            checked.append(Path(deck).stem)
+            checked.append(deck_name(deck))
             raise gpu.Failed("only checked")
 
         with mock.patch.object(gpu.Ours, "run", check), contextlib.redirect_stdout(io.StringIO()):

@@ -20,6 +20,7 @@ from compare.findings import Findings  # noqa: E402
 from compare.rounds import Block, Turn, fastest  # noqa: E402
 from compare.sides import Failed, Ours, Report, Torch  # noqa: E402
 from compare.strategy_setup import Setup  # noqa: E402
+from launching import deck_name  # noqa: E402
 
 
 class Fake:
@@ -31,7 +32,7 @@ class Fake:
         self.rows = rows
 
     def run(self, deck, *overrides, ranks=1):
-        return self.rows(deck.name, ranks, overrides)
+        return self.rows(deck_name(deck), ranks, overrides)
 
 
 class Strategies(RunTest):
@@ -73,7 +74,7 @@ class Strategies(RunTest):
 
     def orders(self, theirs, outcome="ok", rounds=1):
         def rows(deck, ranks, _):
-            if deck == "step_gpu.toml":
+            if deck == "step_gpu":
                 self.assertEqual(ranks, 1)
                 return [{"step_ms": 30.0}]
             times = {"per_parameter": 45.0, "flat": 40.0, "overlap": 36.0, "bucket": 31.0, "optimizer": 28.0}

@@ -67,7 +67,8 @@ class Rows(RunTest):
             self.run_deck(self.rows, 'experiment.only=["small_fp32"]', *key)
             self.assertEqual(notes.read_text(), "mine")
             self.assertEqual(contents(self.directory)["exit_code"].tolist(), [FINISHED])
-            self.assertEqual(sorted(path.name for path in notes.parent.iterdir() if path.name != ".lock"), ["checkpoints", "notes.txt", "run.h5"])
+            self.assertEqual(sorted(path.name for path in notes.parent.iterdir() if not path.name.startswith(".")),
+                             ["checkpoints", "notes.txt", "run.h5", "status"])
 
     def test_a_row_that_fails_does_not_end_the_experiment(self):
         result = self.run_deck(self.rows)
@@ -152,7 +153,7 @@ parallel.shard = ["optimizer", "parameters"]
 
     def test_a_directory_that_holds_one_is_not_overwritten(self):
         self.run_deck(self.rows, "experiment.quick=true")
-        self.run_deck(self.rows, "experiment.quick=true", code=FILES, says="holds an experiment. Go on after its finished rows")
+        self.run_deck(self.rows, "experiment.quick=true", code=FILES, says="holds an experiment. Continue after its finished rows")
         self.run_deck(self.rows, "experiment.quick=true", "job.overwrite=true")
 
     def test_resume_keeps_what_has_run(self):
@@ -454,7 +455,7 @@ class Rounds(RunTest):
         only = 'experiment.only=["small_fp32", "too_big_fp32"]'
         result = self.run_deck(deck, only, "experiment.rounds=2")
         self.assertEqual(result.out.count("too_big_fp32\n"), 2, "its title, and in the summary")
-        found = contents(self.folder / "runs/deck")
+        found = contents(self.folder / f"runs/{self.folder.name}")
         self.assertEqual(list(found["exit_code"]), [FINISHED, OUT_OF_MEMORY])
         self.assertEqual(np.isfinite(found["seconds"]).tolist(), [[True, True], [True, False]])
         losses = found["record/steps/loss"]
@@ -472,11 +473,11 @@ class Rounds(RunTest):
             os.kill(job.process.pid, signal.SIGTERM)
             if job.wait().code == STOPPED:
                 break
-        found = contents(self.folder / "runs/deck")
+        found = contents(self.folder / f"runs/{self.folder.name}")
         self.assertEqual(list(found["exit_code"]), [STOPPED])
         again = self.run_deck(deck, *words, "--resume", "auto")
         self.assertIn("round 2, row 1 of 6: small_fp32, goes on\n", again.out)
-        losses = contents(self.folder / "runs/deck")["record/steps/loss"]
+        losses = contents(self.folder / f"runs/{self.folder.name}")["record/steps/loss"]
         self.assertEqual(losses.shape, (1, 2, 3000))
         np.testing.assert_array_equal(losses[0, 0], losses[0, 1])
 
@@ -495,7 +496,7 @@ repeats = 1
 """)
         result = self.run_deck(deck, ranks=2)
         self.assertEqual(re.findall(r"--- (round . row .) of 2", result.out.replace(", ", " ")), ["round 1 row 1", "round 1 row 2", "round 2 row 2", "round 2 row 1"])
-        self.assertEqual(contents(self.folder / "runs/deck")["record/median_ms"].shape, (2, 2))
+        self.assertEqual(contents(self.folder / f"runs/{self.folder.name}")["record/median_ms"].shape, (2, 2))
 
     def test_without_names_every_column_of_a_benchmark_is_recorded(self):
         deck = self.deck("""
@@ -513,9 +514,9 @@ warmup = 0
 repeats = 1
 """)
         self.run_deck(deck)
-        found = contents(self.folder / "runs/deck")
+        found = contents(self.folder / f"runs/{self.folder.name}")
         for i, name in enumerate(("kernels", "attention")):
-            with h5py.File(next((self.folder / "runs/deck/rows").glob(f"*_{name}/bench.h5")), "r") as file:
+            with h5py.File(next((self.folder / f"runs/{self.folder.name}/rows").glob(f"*_{name}/bench.h5")), "r") as file:
                 for column in set(file) - {"info", "row"}:
                     kept, values = found[f"record/{column}"][i], file[column]
                     if h5py.check_string_dtype(values.dtype):
@@ -649,7 +650,7 @@ steps = 3000
 [checkpoint]
 every = 20
 """)
-        where = self.folder / "runs/deck"
+        where = self.folder / f"runs/{self.folder.name}"
         row = where / "rows/0001_trained"
         job = self.start(deck)
         self.wait_until((row / "checkpoints/latest").exists, "a checkpoint", job)
@@ -671,18 +672,21 @@ record = ["kernel"]
 [bench]
 repeats = 400
 """)
-        row = self.folder / "runs/deck/rows/0001_deck"
+        row = self.folder / f"runs/{self.folder.name}/rows/0001_deck"
         job = self.start(deck)
         self.wait_until(lambda: "copy" in job.printed(), "the first kernel", job)
         end_all(job.ranks(), signal.SIGTERM)
         result = job.wait()
         self.assertEqual(result.code, STOPPED, str(result))
         self.assertIn("stopped by SIGTERM after the last row", result.out)
-        self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [STOPPED])
+        self.assertEqual(list(contents(self.folder / f"runs/{self.folder.name}")["exit_code"]), [STOPPED])
         self.assertFalse((row / "bench.h5").exists())
+        part, = row.glob("bench.h5.part*")  # what was measured until then
+        with h5py.File(part) as file:
+            self.assertEqual(file["kernel"].asstr()[0], "copy")
         deck.write_text(deck.read_text().replace("repeats = 400", "repeats = 1\nrows = 16\nwidth = 16"))
         self.run_deck(deck, "--resume", "auto")
-        self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [FINISHED])
+        self.assertEqual(list(contents(self.folder / f"runs/{self.folder.name}")["exit_code"]), [FINISHED])
         self.assertEqual([path.name for path in row.iterdir()], ["bench.h5"])
 
     def test_a_benchmark_whose_last_row_is_under_way_has_run(self):
@@ -706,14 +710,14 @@ row_limit_s = 0
         result = job.wait()
         self.assertEqual(result.code, STOPPED, str(result))
         self.assertIn("stopped by SIGTERM before row 2 of 2", result.out)
-        found = contents(self.folder / "runs/deck")
+        found = contents(self.folder / f"runs/{self.folder.name}")
         self.assertEqual((found["exit_code"].tolist(), found["record/bytes"].tolist()), ([FINISHED], [1e6]))
 
     def test_a_row_that_its_own_limit_ended_has_run(self):
         deck = self.deck(ROWS.replace("steps = 4", "steps = 1000000\ntime_limit_s = 0.2"))
         only = 'experiment.only=["small_fp32"]'
         self.run_deck(deck, only)
-        self.assertEqual(list(contents(self.folder / "runs/deck")["exit_code"]), [STOPPED])
+        self.assertEqual(list(contents(self.folder / f"runs/{self.folder.name}")["exit_code"]), [STOPPED])
         again = self.run_deck(deck, only, "--resume", "auto")
         self.assertIn("small_fp32 has run\n", again.out)
 

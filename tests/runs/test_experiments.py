@@ -4,22 +4,28 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+import tomllib
 import unittest
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import h5py
+import numpy as np
 
 from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import flash_ladder, hbm, launch, ncu, scaling, step, table  # noqa: E402  (after the path to it)
+from experiments.homes import homes, module_of, runnable  # noqa: E402
 from launching import Refusal  # noqa: E402
 from results import FINISHED, OUT_OF_MEMORY, Results, Row  # noqa: E402
 import places  # noqa: E402
+import published  # noqa: E402
 
 SCRIPT = SOURCE / "scripts/experiment"
-NAMES = sorted(path.stem for path in (SOURCE / "input/experiments").glob("*.toml"))
+NAMES = sorted(path.parent.name for path in (SOURCE / "input/experiments").glob("*/deck.toml"))
 
 
 class Experiments(RunTest):
@@ -39,6 +45,36 @@ class Experiments(RunTest):
                 self.assertNotIn("exit ", result.stdout)
                 self.assertEqual((output / f"{name}.png").read_bytes()[:4], b"\x89PNG")
                 self.assertGreater((output / f"{name}.png").stat().st_size, 10000)
+                self.assert_what_is_stored_has_the_same_tables(name, Results(output))
+
+    def assert_what_is_stored_has_the_same_tables(self, name, results):
+        folder = self.folder / "stored" / name
+        folder.mkdir(parents=True)
+        published.store(results, name, folder)
+        stored, module = Results(folder), module_of(name)
+        results.is_redraw = True
+        text = lambda found: [table.text(columns, rows, True) for columns, rows in module.tables(found)]
+        self.assertEqual(text(stored), text(results))
+        stored.is_quick = True
+        self.assertEqual(stored.heading(), results.heading())
+        self.assertNotIn(str(self.folder), (folder / "results.toml").read_text())
+        launch.draw(module.draw, stored, folder / f"{name}.png")
+        self.assertEqual((folder / f"{name}.png").read_bytes(), (self.folder / f"runs/experiments/{name}-quick/{name}.png").read_bytes())
+
+    def test_a_benchmark_with_a_page_runs_under_its_folders_name(self):
+        small = ("bench.length=[64]", "bench.head_width=[64]", "bench.tokens=64", "bench.channels=64", "bench.repeats=2", "bench.rest_ms=0",
+                 "bench.warmup_ms=0", "bench.dtype=fp32", 'experiment.only=["standard_true_64_64", "flash2_true_64_64"]')
+        forward, line = [text for text in self.script("bench/attention_gpu", *small).stdout.splitlines() if text][:2]
+        self.assertEqual(re.split("  +", forward.strip()), ["forward, TFLOP/s: D", "mask", "T", "scores stored", "portable flash2"])
+        self.assertEqual(line.split()[:3], ["64", "causal", "64"])
+        self.assertTrue((self.folder / "runs/experiments/bench/attention_gpu/attention_gpu.png").exists())
+
+    def test_what_is_no_whole_run_is_not_published(self):
+        for words, says in ((["--publish", self.folder / "none"], "holds no rows"), (["--publish"], "runs/experiments/accumulation holds no rows")):
+            self.assertIn(says, self.script("accumulation", *words, code=6).stderr)
+        self.script("accumulation", "--quick", "--output", self.folder / "quick")
+        self.assertIn("is a --quick run", self.script("accumulation", "--publish", self.folder / "quick", code=6).stderr)
+        self.assertNotIn("quick = true", (homes()["accumulation"] / "results.toml").read_text())
 
     def test_some_rows_make_a_table_and_a_picture_too(self):
         """Also where they are compared with a row that was left out."""
@@ -91,7 +127,7 @@ class Experiments(RunTest):
 
     def test_the_list_has_every_question(self):
         lines = self.script("--list").stdout.splitlines()
-        self.assertEqual([line.split()[0] for line in lines], NAMES)
+        self.assertEqual([line.split()[0] for line in lines], list(runnable()))
         for line in lines:
             self.assertRegex(line, r"\?$")
 
@@ -104,10 +140,15 @@ class Experiments(RunTest):
             self.assertIn("whole numbers from 1", self.script("comm", "--quick", "--ranks", ranks, code=2).stderr)
         self.assertIn("nearest: model.d_model", self.script("step", "--quick", "model.d_modl=3", code=2).stderr)
 
-    def test_every_experiment_has_a_section_and_a_module(self):
-        page = (SOURCE / "input/experiments/README.md").read_text()
+    def test_every_experiment_has_a_page_a_module_and_a_line_of_the_index(self):
+        index = (SOURCE / "input/experiments/README.md").read_text()
         for name in NAMES:
-            self.assertIn(f"\n## {name}\n", page)
+            self.assertIn(f"[{name}]({name}/README.md)", index)
+            page = (SOURCE / "input/experiments" / name / "README.md").read_text()
+            self.assertTrue(page.startswith(f"# {name}\n\n**"), name)
+            self.assertIn("?**", page.splitlines()[2])
+            self.assertIn("**Answer.**", page)
+            self.assertLessEqual(len(page.split("**Answer.**")[1].split("\n\n")[0].split()), 150, name)
             self.assertTrue((SOURCE / f"scripts/experiments/{name}.py").exists())
 
     def test_bytes_that_ncu_counts_are_summed_by_kernel(self):
@@ -134,7 +175,7 @@ class Experiments(RunTest):
 
     def test_a_gpu_has_the_roof_of_its_own_name(self):
         models = {name: {name: 1} if name else {} for name in ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "")}
-        roofs = {name: hbm.roof_of(SimpleNamespace(preset="cpu", gpus=lambda: gpus)) for name, gpus in models.items()}
+        roofs = {name: hbm.roof_of(SimpleNamespace(preset="cpu", facts={}, gpus=lambda: gpus)) for name, gpus in models.items()}
         self.assertEqual([(roof.name, is_here) for roof, is_here in roofs.values()], [("H100 PCIe", True), ("H100", True), ("H200", False)])
         h200 = roofs[""][0]
         self.assertEqual((round(h200.ridge(False)), round(h200.ridge(True))), (14, 206))
@@ -161,24 +202,41 @@ class Room(RunTest):
                                        (self.GPUS, "0,-1,1", 1), (self.GPUS, "-1", 0), (self.GPUS, "GPU-2222, GPU-3333-ab", 2),
                                        (self.GPUS, "GPU-9999", 0), (self.MIG, None, 1), (self.MIG, "MIG-1111-ab", 1), (self.MIG, "MIG-2222", 0),
                                        (self.MIG, "MIG-0000-ab,MIG-1111-ab", 1)):
-            self.assertEqual(self.room(listed, visible), (count, "GPUs"), (listed, visible))
+            room = self.room(listed, visible)
+            self.assertEqual((room.count, room.what), (count, "GPUs"), (listed, visible))
 
     def test_the_driver_is_asked_first(self):
         with mock.patch.object(places, "gpus_of_driver", return_value=3), mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "0"}):
-            self.assertEqual(launch.room_of(SimpleNamespace(uses_gpus=True), {}), (3, "GPUs"))
+            self.assertEqual(launch.room_of(SimpleNamespace(uses_gpus=True), {}).count, 3)
 
     def test_shared_devices_have_room_for_any_number(self):
         settings = {"parallel": {"allow_shared_device": True}}
-        self.assertGreater(self.room(self.GPUS[:1], settings=settings)[0], 4096)
-        self.assertEqual(self.room([], settings=settings)[0], 0)
+        self.assertGreater(self.room(self.GPUS[:1], settings=settings).count, 4096)
+        self.assertEqual(self.room([], settings=settings).count, 0)
 
     def test_numbers_of_the_deck_are_left_out_and_those_asked_for_are_refused(self):
-        self.assertEqual(launch.numbers_of_ranks(None, [1, 2, 4, 8], *self.room(self.GPUS)), [1, 2, 4])
-        self.assertEqual(launch.numbers_of_ranks("4,2", [8], *self.room(self.GPUS)), [4, 2])
+        self.assertEqual(launch.numbers_of_ranks(None, [1, 2, 4, 8], self.room(self.GPUS)), [1, 2, 4])
+        self.assertEqual(launch.numbers_of_ranks("4,2", [8], self.room(self.GPUS)), [4, 2])
         for asked, of_deck, absent in (("2,8", [1], "8 ranks"), (None, [8, 16], "8 or 16 ranks")):
             with self.assertRaisesRegex(Refusal, f"no room for {absent}: this machine has 4 GPUs") as caught:
-                launch.numbers_of_ranks(asked, of_deck, *self.room(self.GPUS))
+                launch.numbers_of_ranks(asked, of_deck, self.room(self.GPUS))
             self.assertEqual(caught.exception.code, 3)
+
+    def test_a_slurm_job_has_its_tasks_and_fills_a_node_before_the_next(self):
+        for written, tasks in (("4", [4]), ("2(x3)", [2, 2, 2]), ("3(x2),1", [3, 3, 1]), ("1,2(x2),5", [1, 2, 2, 5])):
+            self.assertEqual(places.tasks_of_job({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": written}), tasks)
+        self.assertEqual(places.tasks_of_job({"SLURM_TASKS_PER_NODE": "4"}), [])
+        job = {"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "3(x2),1"}
+        with mock.patch.dict(os.environ, job), mock.patch.object(places.shutil, "which", return_value="/usr/bin/srun"):
+            for uses_gpus in (False, True):
+                room = places.places(uses_gpus)
+                self.assertEqual((room.count, str(room)), (7, "Slurm's job 7 has 7 tasks"))
+            self.assertEqual([room.nodes(ranks) for ranks in (1, 3, 4, 6, 7)], [1, 1, 2, 2, 3])
+            words, environment = room.launcher(4)
+            self.assertEqual((words, environment["SLURM_NNODES"], environment["SLURM_JOB_ID"]), (["--launcher", "srun"], "2", "7"))
+        with mock.patch.dict(os.environ, job), mock.patch.object(places.shutil, "which", return_value=None):
+            room = places.places(False)  # nothing to start a step with
+            self.assertEqual((room.what, room.launcher(1)), ("cores", ([], None)))
 
 
 class Tables(unittest.TestCase):
@@ -211,19 +269,48 @@ def results_of(rows):
     return results
 
 
+class Published(unittest.TestCase):
+    def test_keys_of_a_command_may_have_spaces(self):
+        command = 'x/tessera deck.toml job.directory=a/b bench.length=[1, 2] model.size=["small", "xl"] job.progress=none bench.rest_ms=0 --resume auto'
+        self.assertEqual(published.overrides_of(command), ["bench.length=[1, 2]", 'model.size=["small", "xl"]', "bench.rest_ms=0"])
+
+    def test_text_is_read_back_to_the_last_bit(self):
+        for value in (1 / 3, -1e-300, 1e22, float("inf"), 7, True, 'a "b"\n\\c\x01', [0.1, [2.5]], {"a b": 1.0, "c": "x"}):
+            self.assertEqual(tomllib.loads(f"x = {published.text_of(value)}")["x"], value)
+
+    def test_rounds_and_their_medians_come_back(self):
+        with tempfile.TemporaryDirectory() as place:
+            results = results_of([(1, {"ms": 2.0, "kernel": "a", "of": np.array([1.0, float("nan")]), "outcome": "ok"}), (2, {"ms": float("nan")})])
+            results.info, results.device, results.repeats, results.output = {"ranks": 1, "command": ""}, "", "10 repeats", Path(place)
+            for row, values, name in zip(results.rows, ([1.0, 2.0, 4.0], [float("nan")] * 3), "ab"):
+                row.rounds, row.name = {"ms": np.array(values)}, name
+            published.store(results, "comm", Path(place))
+            first, second = Results(Path(place)).rows
+        self.assertEqual((first["ms"], list(first.rounds["ms"]), first.spread("ms"), first.outcome, first.ranks), (2.0, [1.0, 2.0, 4.0], 1.5, "ok", 1))
+        self.assertEqual((second.outcome, np.isnan(second["ms"]), second.ranks), ("out of memory", True, 2))
+
+    def test_a_page_without_marks_is_refused(self):
+        with tempfile.TemporaryDirectory() as place:
+            (Path(place) / "README.md").write_text("# step\n")
+            with self.assertRaisesRegex(Refusal, "mark the place"):
+                published.rewrite("step", Path(place))
+
+
 class Pictures(unittest.TestCase):
-    def test_every_bar_of_a_step_is_inside_of_its_panel(self):
-        times = lambda ms: {f"{part}_{what}_ms": scale * ms for part in step.PARTS for what, scale in (("mean", 1), ("std", 0.01))}
-        rows = [(1, {"model.size": size, "precision.compute": compute, **times(ms), **({"outcome": "ok"} if ms == ms else {})})
+    def test_the_parts_of_a_step_add_up_and_stay_inside_of_their_panel(self):
+        times = lambda ms: {f"{part}_{what}_ms": scale * share * ms for part, share in zip(step.PARTS, (0.3, 0.8, 1))
+                            for what, scale in (("mean", 1), ("std", 0.01))}
+        rows = [(1, {"model.size": size, "precision.compute": compute, "parameters": 1e8, **times(ms), **({"outcome": "ok"} if ms == ms else {})})
                 for size, compute, ms in (("small", "fp32", 40.0), ("small", "bf16", 2.0), ("2.7b", "fp32", float("nan")), ("2.7b", "bf16", 900.0))]
-        figure = step.draw(results_of(rows))
-        for axes in figure.axes:
-            low, high = axes.get_ylim()
-            self.assertLess(low, 2.0)
-            self.assertGreater(high, 900.0)
-        words = [text for text in figure.axes[0].texts if text.get_text() == "out of memory"]
-        self.assertEqual(len(words), 1)
-        self.assertTrue(figure.axes[0].bbox.contains(*words[0].get_transform().transform(words[0].get_position())))
+        time, share = step.draw(results_of(rows)).axes
+        low, high = time.get_ylim()
+        self.assertLess(low, 2.0)
+        self.assertGreater(high, 900.0)
+        ends = [max(bar.get_x() + bar.get_width() for bar in share.patches if round(bar.get_y() + bar.get_height() / 2) == place) for place in range(4)]
+        self.assertEqual([round(end, 6) for end in ends], [100, 100, 0, 100])
+        self.assertEqual([text.get_text() for text in share.texts], ["40.0 ± 0.4 ms", "2.00 ± 0.02 ms", "out of memory", "900 ± 9 ms"])
+        for text in share.texts:
+            self.assertTrue(share.bbox.contains(*text.get_transform().transform(text.get_position())), text.get_text())
 
     def test_speed_up_counts_from_the_first_ranks_that_ran(self):
         nan = float("nan")

@@ -90,7 +90,7 @@ class Generation(BenchTest):
                 self.assertAlmostEqual(row["of_bound"], row["bound_ms"] / row["token_ms"], places=6)
 
     def test_generate_is_planned_for_a_gpu_without_one(self):
-        plan = self.run_deck(SOURCE / "input/bench/generate_gpu.toml", "--plan", "plan.device=h200", "bench.length=[1024, 16384]",
+        plan = self.run_deck(SOURCE / "input/bench/generate_gpu/deck.toml", "--plan", "plan.device=h200", "bench.length=[1024, 16384]",
                              says=["H200"]).out
         self.assertEqual(plan.count("fits"), 2, plan)
         self.assertEqual(plan.count("8b, "), 2, plan)

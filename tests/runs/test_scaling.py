@@ -212,8 +212,8 @@ class Scaling(RunTest):
             self.assertAlmostEqual(two["efficiency"], two["speedup"] / 2)
             self.assertAlmostEqual(many["speedup"], one["predicted_s"] / many["predicted_s"] * many["batch"] / one["batch"])
             self.assertLess(many["efficiency"], 1)
-            self.assertRegex(answer, rf"\| {absent} \| \d+ \| [\d.e+]+ \| predicted \|")
-            self.assertRegex(answer, r"\| 2 \| \d+ \| [\d.e+]+ \| measured \|")
+            self.assertRegex(answer, rf"\| {absent} \| - \| \d+ \| [\d.e+]+ \| predicted \|")
+            self.assertRegex(answer, r"\| 2 \| 1 \| \d+ \| [\d.e+]+ \| measured \|")
             self.assertTrue((output / "scaling.png").read_bytes().startswith(b"\x89PNG"))
 
     def test_a_training_deck_gives_the_median_of_its_steps(self):
@@ -249,7 +249,7 @@ class Scaling(RunTest):
             self.assertIn(f"stopped by {number.name} on 2 ranks", errors)
             self.assertNotIn("Traceback", errors)
             self.assertTrue(wait_for_end(below))
-            self.assertRegex(printed, r"\| 1 \| \d+ \| [\d.e+]+ \| measured \|")
+            self.assertRegex(printed, r"\| 1 \| 1 \| \d+ \| [\d.e+]+ \| measured \|")
             self.assertEqual([row["ranks"] for row in self.rows(output)], [1])
 
     def test_what_cannot_be_is_refused(self):

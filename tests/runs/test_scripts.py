@@ -52,21 +52,16 @@ class Scripts(unittest.TestCase):
         for ranks in ("2", "1234567"):
             self.assertIn(f"-n {ranks} true\n", self.call("run", "-n", ranks, "true", code=0).stdout)
 
-    def test_the_pages_job_script_keeps_the_exit_code(self):
-        """Slurm calls a job whose script ends with 0 completed; only a run that stopped on purpose is requeued."""
-        scripts = [block for block in re.findall(r"(?ms)^```sh\n(.*?)^```", (SOURCE / "README.md").read_text()) if "#SBATCH" in block]
-        self.assertEqual(len(scripts), 1)
-        self.tool("srun", f'echo "$*" > "{self.folder}/launch"\nexit "$CODE"')
-        self.tool("scontrol", f'echo "$*" >> "{self.folder}/requeues"\nexit "$REQUEUE"')
-        for code, requeue in ((0, 0), (7, 0), (75, 0), (75, 1), (137, 0)):
-            with self.subTest(code=code, requeue=requeue):
-                requeues = self.folder / "requeues"
-                requeues.unlink(missing_ok=True)
-                environment = {"PATH": str(self.tools), "SLURM_JOB_ID": "17", "CODE": str(code), "REQUEUE": str(requeue)}
-                ended = subprocess.run([shutil.which("bash")], input=scripts[0], env=environment, text=True, timeout=60, cwd=self.folder)
-                self.assertEqual(ended.returncode, code)
-                self.assertEqual(requeues.read_text() if requeues.exists() else "", "requeue 17\n" if code == 75 else "")
-                self.assertIn(" --kill-on-bad-exit=1 ", (self.folder / "launch").read_text())
+    def test_run_in_a_job_by_srun(self):
+        self.tool("srun", 'echo "$*"; exit 75')
+        started = self.call("run", "--launcher", "srun", "-n", "4", "echo", "a b", code=75, says="srun --mpi=pmix").stdout
+        self.assertEqual(started, "--mpi=pmix --kill-on-bad-exit=1 --ntasks=4 echo a b\n")
+        site = {"SLURM_CPUS_PER_TASK": "8", "SLURM_MPI_TYPE": "pmi2"}
+        self.assertTrue(self.call("run", "--launcher", "srun", "echo", code=75, env=site).stdout.startswith(
+            "--mpi=pmi2 --kill-on-bad-exit=1 --ntasks=1 --cpus-per-task=8 "))
+        (self.tools / "srun").unlink()
+        self.call("run", "--launcher", "srun", "echo", code=3, says="no srun")
+        self.call("run", "--launcher", "ssh", "echo", code=2, says="--launcher takes mpirun or srun, not 'ssh'")
 
     def test_run_refuses_what_is_no_number_of_ranks(self):
         self.tool("mpirun", "exit 0")
@@ -84,13 +79,14 @@ class Scripts(unittest.TestCase):
             return subprocess.run([script, *arguments], env={"PATH": str(self.tools), "PYTHONPATH": str(modules)}, text=True,
                                   capture_output=True, cwd="/", timeout=60)
 
-        scripts = [path for path in (self.folder / "scripts").iterdir() if path.is_file() and os.access(path, os.X_OK)]
+        folders = (self.folder / "scripts", self.folder / "scripts/slurm")
+        scripts = [path for folder in folders for path in folder.iterdir() if path.is_file() and os.access(path, os.X_OK)]
         self.assertGreater(len(scripts), 10)
         for script in scripts:
             with self.subTest(script=script.name):
                 answer = call(script, "--help")
                 self.assertEqual((answer.returncode, answer.stderr), (0, ""))
-                self.assertRegex(answer.stdout, rf"(?m)^  +scripts/{script.name}\b")
+                self.assertRegex(answer.stdout, rf"(?m)^  +{script.relative_to(self.folder)}\b")
                 self.assertRegex(answer.stdout, r"(?m)^Exit codes?\b.*: ")
                 self.assertNotIn("set -euo", answer.stdout)
         self.assertEqual(call(self.folder / "scripts/compare_torch", "--only", "nothing").returncode, 2)
@@ -139,6 +135,11 @@ class Scripts(unittest.TestCase):
         self.tool("apt-get", "echo apt-get was called >&2; exit 1")
         result = self.call("setup", code=0, says="all packages are there")
         self.assertNotIn("apt-get was called", result.stderr)
+
+    def test_setup_of_slurm(self):
+        self.tool("dpkg-query", 'case $* in *slurm*) exit 1 ;; esac; printf installed')
+        self.call("setup", "--check", code=0)
+        self.call("setup", "--check", "--slurm", code=3, says="missing: slurmctld slurmd slurm-client")
 
     def test_setup_without_apt(self):
         self.tool("dpkg-query", "exit 1")

@@ -423,7 +423,7 @@ class Ends(SharedSteps):
             with self.subTest(stage=stage, other=other):
                 wrapper = ("sh", "-c", f'[ "$OMPI_COMM_WORLD_RANK" = 1 ] && set -- "$@" {other}; exec "$@"', "sh")
                 self.run_deck(TINY, f"job.directory={self.folder / 'run'}", *SHORT, *STAGES[stage], ranks=2,
-                              wrapper=wrapper, code=USAGE, says=["rank 1: was started otherwise than rank 0", said])
+                              wrapper=wrapper, code=USAGE, says=["rank 1: was started differently from rank 0", said])
                 self.assertFalse((self.folder / "run").exists())
 
     def test_numbers_that_are_not_usable_end_every_rank(self):
@@ -431,7 +431,7 @@ class Ends(SharedSteps):
             with self.subTest(stage=name):
                 self.run_deck(TINY, f"job.directory={self.folder / name}", *keys, "precision.compute=fp16",
                               "precision.initial_loss_scale=1", "optimizer.learning_rate=100", "optimizer.warmup_steps=0",
-                              "optimizer.clip_norm=0", ranks=2, code=NUMBERS, says="are not usable")
+                              "optimizer.clip_norm=0", ranks=2, code=NUMBERS, says="are unusable")
 
 
 class Refusals(RunTest):

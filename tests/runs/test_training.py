@@ -181,7 +181,7 @@ class Training(RunTest):
         """What would fit according to the out-of-memory message, as overrides, and the GiB available: to all ranks of a
         host, or to each on its GPU."""
         result = self.run_deck(TINY, f"job.directory={self.folder / 'run'}", *overrides, ranks=ranks, code=OUT_OF_MEMORY)
-        available = gib(re.search(r"and ([\d.]+ \w*B) are available", result.err)[1])
+        available = gib(re.search(r"but ([\d.]+ \w*B) are available", result.err)[1])
         keys = re.findall(r"[a-z_]+\.[a-z_]+=\w+", result.err.partition("would fit:")[2])
         self.assertTrue(keys, str(result))
         plan = self.run_deck(TINY, *overrides, *keys, f"parallel.ranks={ranks or 1}", "--plan").out

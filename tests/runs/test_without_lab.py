@@ -56,7 +56,7 @@ class WithoutLab(RunTest):
 
     def test_refuses_what_is_the_laboratorys_and_names_the_option(self):
         for arguments in ([SOURCE / "input/bench/step.toml"], [TINY, "job.kind=bench.step"], [TINY, "bench.warmup=1"],
-                          [SOURCE / "input/experiments/accumulation.toml", "--check"], ["--explain", "bench.warmup"],
+                          [SOURCE / "input/experiments/accumulation/deck.toml", "--check"], ["--explain", "bench.warmup"],
                           ["--plan", "--compare", "run.h5"]):
             self.run_deck(*arguments, code=USAGE, says=["laboratory", OPTION])
         self.assertNotIn("bench.warmup", self.run_deck("--explain", "all", code=FINISHED).out)

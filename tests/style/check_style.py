@@ -7,8 +7,8 @@
 Rules: rooms include only what their arrows allow; vendor words stay in their homes; headers start with
 `#pragma once` after a doc-comment; every file opens with a comment; contracts have one field per line; section rules
 are complete; no path of a particular machine; scripts parse; no source of the program is longer than MAX_LINES lines, no
-line of C++ wider than MAX_COLUMNS; links in pages resolve; no files include each other in a circle, and no two of src
-share a name.
+line of C++ wider than MAX_COLUMNS; links in pages resolve; all pages together have at most MAX_WORDS words written by hand; no
+files include each other in a circle, and no two of src share a name.
 """
 import ast
 import itertools
@@ -42,12 +42,12 @@ ROOMS = {
     "parallel/shared_memory.hpp": [],
     "parallel/watch": ["kernels/core", "kernels/cuda", "parallel/errors.hpp", "parallel/shared_memory.hpp"],
     "parallel/collectives": ["kernels/core", "kernels/cuda", "parallel/errors.hpp", "parallel/shared_memory.hpp", "parallel/watch",
-                             "parallel/world.hpp", "parallel/device_memory.hpp"],
+                             "parallel/world.hpp"],
     "parallel/strategies": ["kernels/core", "parallel/collectives"],
 }
 
 CUDA_HOMES = ["kernels/cuda/", "kernels/attention/flash2/ampere/", "kernels/attention/flash2/hopper/", "kernels/gemm/cublaslt.",
-              "parallel/device.", "parallel/device_memory.", "parallel/collectives/nccl", "parallel/collectives/copy_engine.",
+              "parallel/device.", "parallel/collectives/nccl", "parallel/collectives/copy_engine.",
               "parallel/collectives/stream_", "parallel/watch/stream_log.",
               "src/train/graph."]
 
@@ -71,6 +71,7 @@ VENDORS = [
 ROOT = [Path()]  # of the tree that is checked
 MAX_LINES = 520  # of a source file of the program
 MAX_COLUMNS = 120  # of a line of C++
+MAX_WORDS = 15000  # of all pages together; what stands between <!-- generated: NAME --> and <!-- end --> does not count
 FOLDERS = ["src", "kernels", "parallel", "tests", "scripts", "cmake", "input", ".ci"]
 MACHINE_PATH = re.compile(r"(?<![\w.$}{])/(home|root|work|Users|scratch|lustre|mnt|tmp)/[\w.]")
 
@@ -241,6 +242,20 @@ def twins(names):
             yield f"{name}:1: {same[0]} has the same name"
 
 
+def words_by_hand(text):
+    written = re.sub(r"<!-- generated: \S+ -->\n.*?<!-- end -->", "", text, flags=re.S)
+    return sum(re.search(r"\w", word) is not None for word in written.split())
+
+
+def check_words(pages):
+    counts = {name: words_by_hand(text) for name, text in pages}
+    total = sum(counts.values())
+    if total > MAX_WORDS:
+        longest = sorted(counts, key=counts.get, reverse=True)[:5]
+        yield (f"{longest[0]}:1: all pages together have {total} words written by hand, more than {MAX_WORDS}; the longest: "
+               + ", ".join(f"{name} {counts[name]}" for name in longest))
+
+
 RULES = [check_includes, check_vendors, check_opening, check_comments, check_paths, check_scripts, check_length, check_links]
 
 
@@ -249,7 +264,8 @@ def check(root):
     texts = list(files(root))
     found = [f"{name}:{number}: {message}" for name, text in texts for rule in RULES for number, message in rule(name, text)]
     sources = [(name, text) for name, text in texts if is_cpp(name) and name.startswith(("src/", "parallel/", "kernels/"))]
-    return found + list(check_circles(sources)) + list(twins(name for name, _ in texts))
+    pages = [(name, text) for name, text in texts if name.endswith(".md")]
+    return found + list(check_circles(sources)) + list(twins(name for name, _ in texts)) + list(check_words(pages))
 
 
 # name, text, a word of the message that must come back ("" : the file is sound)
@@ -259,6 +275,8 @@ PLANTED = [
     ("kernels/long.cpp", "// What.\n" + "int x;\n" * 520, "split"),
     ("kernels/wide.cpp", "// What.\n// " + "x" * 118 + "\n", "columns"),
     ("kernels/wide.md", "x" * 200 + "\n", ""),
+    ("input/long.md", "a word | " * (MAX_WORDS // 2) + "a b c d e f g h i j\n", f"more than {MAX_WORDS}"),
+    ("input/table.md", "<!-- generated: table -->\n" + "word " * MAX_WORDS + "\n<!-- end -->\n", ""),
     ("src/optim/a.hpp", HPP + '#include "optim/b.hpp"\n', "in a circle: src/optim/a src/optim/b src/optim/c"),
     ("src/optim/b.hpp", HPP, ""),
     ("src/optim/b.cpp", '#include "optim/b.hpp"\n#include "optim/c.hpp"\n', ""),

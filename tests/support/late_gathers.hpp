@@ -24,20 +24,9 @@ class LateGathers final : public parallel::Collectives {
   std::int64_t device_bytes() const override { return all_.device_bytes(); }
   int rank() const override { return all_.rank(); }
   int size() const override { return all_.size(); }
-  std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span& span, const parallel::Span& wire,
-                                                      parallel::Overlap overlap) override {
-    return all_.make_all_reduce(span, wire, overlap);
-  }
-  std::unique_ptr<parallel::Transfer> make_reduce_scatter(const parallel::Span& span, const parallel::Span& wire,
-                                                          const parallel::Span& part) override {
-    return all_.make_reduce_scatter(span, wire, part);
-  }
-  std::unique_ptr<parallel::Transfer> make_all_gather(const parallel::Span& part,
-                                                      const parallel::Span& whole) override {
-    return std::make_unique<Late>(all_.make_all_gather(part, whole));
-  }
-  std::unique_ptr<parallel::Transfer> make_broadcast(const parallel::Span& span) override {
-    return all_.make_broadcast(span);
+  std::unique_ptr<parallel::Transfer> make(const parallel::Message& message) override {
+    if (message.operation != parallel::Operation::all_gather) return all_.make(message);
+    return std::make_unique<Late>(all_.make(message));
   }
   std::unique_ptr<parallel::Collectives> make_group(int group) override {
     return std::make_unique<LateGathers>(all_.make_group(group));

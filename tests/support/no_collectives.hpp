@@ -17,18 +17,7 @@ class NoCollectives : public parallel::Collectives {
   bool is_asynchronous() const override { return true; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span&, const parallel::Span&,
-                                                      parallel::Overlap) override {
-    return nullptr;
-  }
-  std::unique_ptr<parallel::Transfer> make_reduce_scatter(const parallel::Span&, const parallel::Span&,
-                                                          const parallel::Span&) override {
-    return nullptr;
-  }
-  std::unique_ptr<parallel::Transfer> make_all_gather(const parallel::Span&, const parallel::Span&) override {
-    return nullptr;
-  }
-  std::unique_ptr<parallel::Transfer> make_broadcast(const parallel::Span&) override { return nullptr; }
+  std::unique_ptr<parallel::Transfer> make(const parallel::Message&) override { return nullptr; }
   std::unique_ptr<parallel::Collectives> make_group(int) override { return nullptr; }
   void broadcast(const parallel::Span&) override {}
   std::string fault() override { return ""; }

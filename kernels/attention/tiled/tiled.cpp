@@ -1,7 +1,7 @@
 #include "kernels/attention/tiled/tiled.hpp"  // the contract is there; here is how
 
 #include "kernels/attention/check.hpp"
-#include "kernels/attention/standard/head_product.hpp"
+#include "kernels/attention/standard/standard.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/team.hpp"
@@ -137,10 +137,7 @@ KOKKOS_FUNCTION void TiledRows<Exec, Scalar>::operator()(Finish, const Member& t
                  [&] { lse(b, h, first_query + i) = is_empty ? Real(-HUGE_VAL) : top(b, h, i) + log(total); });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)     \
-  template struct TiledForward<Exec, Scalar>; \
-  template struct TiledRows<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(TiledForward);
+TESSERA_INSTANTIATE_KERNEL(TiledRows);
 
 }  // namespace tessera::kernels

@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "config/deck.hpp"
+#include "config/extension.hpp"
+#include "config/keys.hpp"
 #include "errors.hpp"
 
 namespace tessera::config {
@@ -33,6 +35,12 @@ inline std::string deck_refusal(std::string_view text, const std::vector<std::st
 
 inline Settings read(std::string_view text, const std::vector<std::string>& overrides = {}) {
   return parse_deck(text, "deck.toml", overrides).settings;
+}
+
+/// Whether all keys, and the tables of rows, say the same.
+inline bool are_same(const Settings& a, const Settings& b) {
+  const auto tables = extension().tables_text;
+  return a.model.size == b.model.size && differences(a, b).empty() && (tables == nullptr || tables(a) == tables(b));
 }
 
 inline int count(std::string_view text, std::string_view part) {

@@ -152,8 +152,8 @@ TEST(Explain, tells_all_about_a_key) {
             "  default  0\n"
             "  legal    0 to 16777216\n"
             "  unit     sequences\n"
-            "  Sequences per forward and backward pass on one rank. 0: the largest that divides, a rank's whole\n"
-            "  share. Smaller needs less memory and gives the same gradients.\n");
+            "  Sequences per forward and backward pass on one rank. 0: a rank's whole share. Smaller values need\n"
+            "  less memory and give the same gradients.\n");
 }
 
 TEST(Explain, covers_every_key_alone_in_its_section_and_in_the_whole_list) {

@@ -130,7 +130,7 @@ TEST(Deck, sizes_fill_what_is_left_out) {
     EXPECT_EQ(model.vocab_size, row.vocab_size) << row.name;
     EXPECT_EQ(model.size, row.name);
     EXPECT_THAT(deck.resolved, HasSubstr("d_model = " + std::to_string(row.d_model) + "  # from model.size"));
-    EXPECT_TRUE(parse_deck(deck.resolved, "again.toml").settings == deck.settings) << row.name;
+    EXPECT_TRUE(are_same(parse_deck(deck.resolved, "again.toml").settings, deck.settings)) << row.name;
   }
 }
 
@@ -139,7 +139,7 @@ TEST(Deck, a_number_beside_a_size_wins_and_the_size_is_custom_then) {
   EXPECT_EQ(deck.settings.model.num_layers, 2);
   EXPECT_EQ(deck.settings.model.d_model, 768);
   EXPECT_EQ(deck.settings.model.size, "custom");
-  EXPECT_TRUE(parse_deck(deck.resolved, "again.toml").settings == deck.settings);
+  EXPECT_TRUE(are_same(parse_deck(deck.resolved, "again.toml").settings, deck.settings));
   EXPECT_EQ(read("[model]\nsize = \"small\"\nnum_layers = 12\n").model.size, "small");
   EXPECT_EQ(read("model.size = \"small\"", {"model.d_ff=1024"}).model.size, "custom");
 }
@@ -165,6 +165,8 @@ TEST(Deck, an_hdf5_dataset_stays_behind_its_file) {
 TEST(Deck, the_run_folder_is_named_after_the_deck) {
   EXPECT_EQ(parse_deck("train.steps = 1", "some/where/2.7b.toml").settings.job.directory,
             (fs::current_path() / "runs/2.7b").string());
+  EXPECT_EQ(parse_deck("train.steps = 1", "deck.toml", {}, "/some/where/ladder").settings.job.directory,
+            (fs::current_path() / "runs/ladder").string());
 }
 
 TEST(Deck, the_resolved_deck_lists_every_key_and_who_gave_it) {
@@ -183,7 +185,7 @@ TEST(Deck, long_lists_and_awkward_text_survive_the_resolved_deck) {
   const Deck first = parse_deck(deck, "deck.toml");
   EXPECT_EQ(first.settings.trace.profile_steps.size(), 2000u);
   const Deck second = parse_deck(first.resolved, "deck.toml");
-  EXPECT_TRUE(first.settings == second.settings);
+  EXPECT_TRUE(are_same(first.settings, second.settings));
 }
 
 // --- decks from files ----------------------------------------------------------------------------------------------

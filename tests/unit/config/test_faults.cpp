@@ -116,7 +116,7 @@ const Case kCases[] = {
     {"an_old_name", "parallel.all_reduce = 'ring'\n",
      "deck.toml:1:10  parallel.all_reduce  is an old spelling  legal: parallel.transfers = \"ring\"\n"},
     {"no_size_of_a_tile", "attention = {kernel = 'flash1', query_tile = 48}\n",
-     "deck.toml:1:46  attention.query_tile  48 is no size of a tile  legal: 0, 16, 32, 64 or 128"},
+     "deck.toml:1:46  attention.query_tile  48 is not a tile size  legal: 0, 16, 32, 64 or 128"},
     {"tiles_of_standard", "attention = {kernel = 'standard', key_tile = 64}\n",
      "deck.toml:1:46  attention.key_tile  would be ignored: attention.kernel names no portable kernel with tiles"},
     {"tiles_of_auto", "attention.key_tile = 64\n",
@@ -143,7 +143,7 @@ const Case kCases[] = {
     {"buckets_without_buckets", "parallel = {gradient_sync = 'overlap', bucket_mbyte = 5}\n",
      "deck.toml:1:55  parallel.bucket_mbyte  would be ignored: there are no buckets"},
     {"bf16_gradients_of_fp32", "precision = {gradients = 'bf16', reduce = 'bf16'}\n",
-     "deck.toml:1:26  precision.gradients  \"bf16\" would lose what other precisions compute  legal: "
+     "deck.toml:1:26  precision.gradients  \"bf16\" would discard digits that other formats compute  legal: "
      "precision.compute"},
     {"bf16_gradients_reduced_in_fp32", "precision = {compute = 'bf16', gradients = 'bf16'}\n",
      "deck.toml:1:44  precision.reduce  \"fp32\" is wider than the stored gradients  legal: precision.reduce"},
@@ -162,8 +162,12 @@ const Case kCases[] = {
      "deck.toml:1:20  attention.kernel  \"mma\" with a 32-bit precision.compute is not in this version"},
     {"slots_of_what_is_not_offloaded", "parallel.offload_slots = 5\n",
      "deck.toml:1:26  parallel.offload_slots  would be ignored: parallel.offload is \"none\""},
+    {"two_rates_between_hosts", "plan = {network = 'ndr', node_link_gbyte_per_s = 20}\n",
+     "deck.toml:1:19  plan.network  would be ignored: plan.node_link_gbyte_per_s is given  legal: one of the two"},
+    {"adapters_of_no_network", "plan.network_per = 'rank'\n",
+     "deck.toml:1:20  plan.network_per  would be ignored: plan.network is not given  legal: plan.network beside it"},
     {"slots_of_a_graph", "train.graph = true\nparallel = {offload = 'optimizer', offload_slots = 5}\n",
-     "deck.toml:2:52  parallel.offload_slots  would be of no use: in a graph the copies of an update end with it  "
+     "deck.toml:2:52  parallel.offload_slots  would have no effect: in a graph, an update's copies end with it  "
      "legal: parallel.offload_slots = 3, or train.graph = false"},
     {"missing_tensor_cores_in_fp32", "attention.kernel = 'flash1/5'\n",
      "deck.toml:1:20  attention.kernel  \"flash1/5\" with a 32-bit precision.compute is not in this version: "
@@ -244,7 +248,7 @@ TEST(Faults, text_is_bounded_and_what_is_accepted_can_be_read_again) {
   EXPECT_THAT(deck_refusal("train.steps = 1", {"generate.prompt=" + std::string(4000, 'x')}),
               HasSubstr("is longer than"));
   const Deck deck = parse_deck("train.steps = 1", "deck.toml", {"generate.prompt=" + std::string(3990, 'x')});
-  EXPECT_TRUE(parse_deck(deck.resolved, "again.toml").settings == deck.settings);
+  EXPECT_TRUE(are_same(parse_deck(deck.resolved, "again.toml").settings, deck.settings));
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ namespace {
 void read_or_refuse(const std::string& text, const std::vector<std::string>& overrides = {}) {
   try {
     const Deck deck = parse_deck(text, "fuzz.toml", overrides);
-    EXPECT_TRUE(parse_deck(deck.resolved, "again.toml").settings == deck.settings) << testing::PrintToString(text);
+    EXPECT_TRUE(are_same(parse_deck(deck.resolved, "again.toml").settings, deck.settings))
+        << testing::PrintToString(text);
   } catch (const Failure& failure) {
     EXPECT_EQ(static_cast<int>(failure.code()), 2) << testing::PrintToString(text);
     EXPECT_STRNE(failure.what(), "");

@@ -156,7 +156,6 @@ TEST(Keys, every_row_reaches_a_member_of_its_own) {
       const bool differs = value_text(other, changed) != value_text(other, Settings{});
       EXPECT_EQ(differs, other.name == key.name) << key.name << " changed, seen through " << other.name;
     }
-    EXPECT_FALSE(changed == Settings{}) << key.name;
   }
 }
 
@@ -181,6 +180,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     if (key.name == "parallel.shard_ranks" || key.name == "parallel.prefetch_blocks" ||
         key.name == "parallel.reshard_after_forward")
       overrides.push_back("parallel.shard=parameters");
+    if (key.name == "plan.network_per") overrides.push_back("plan.network=ndr");
     if (key.name == "parallel.offload_slots") overrides.push_back("parallel.offload=optimizer");
     if (key.name == "generate.prompts") overrides.insert(overrides.end(), {"job.kind=generate", "job.input=there"});
     if (key.name == "train.recompute") overrides.push_back("train.checkpoint_activations=1");
@@ -189,7 +189,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     if (key.name == "experiment.baseline") overrides.push_back("experiment.rows={a={}}");
     const Deck first = parse_deck(deck, "deck.toml", overrides);
     const Deck second = parse_deck(first.resolved, "deck.toml");
-    EXPECT_TRUE(first.settings == second.settings) << key.name << "\n" << first.resolved;
+    EXPECT_TRUE(are_same(first.settings, second.settings)) << key.name << "\n" << first.resolved;
     EXPECT_THAT(differences(first.settings, second.settings), testing::IsEmpty());
     EXPECT_NE(value_text(key, first.settings), value_text(key, Settings{})) << key.name;
   }

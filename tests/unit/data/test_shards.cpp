@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "data/paths.hpp"
+#include "data/formats.hpp"
 #include "io/h5.hpp"
 #include "tests/unit/data/corpora.hpp"
 

@@ -65,8 +65,24 @@ TEST(Console, lines_are_aligned_below_one_header) {
   ASSERT_THAT(lines, SizeIs(4));  // header, 10, 20 and the last
   EXPECT_THAT(lines, Each(SizeIs(lines[0].size())));
   EXPECT_THAT(lines[0], AllOf(HasSubstr("step"), HasSubstr("tokens/s"), HasSubstr("peak mem")));
-  EXPECT_THAT(lines[1], AllOf(ContainsRegex("^ +10 +40960 +2.5000 +- +1.25 +1.00e-03 +51.2 +80.0k +212 MiB$")));
-  EXPECT_THAT(lines[3], ContainsRegex("^ +25 "));
+  EXPECT_THAT(lines[1], AllOf(ContainsRegex("^ +10 +25 +40960 +2.5000 +- +1.25 +1.00e-03 +51.2 +80.0k +212 MiB "
+                                            "+00:0[0-9] +[0-2][0-9]:[0-5][0-9]:[0-6][0-9]$")));
+  EXPECT_THAT(lines[3], ContainsRegex("^ +25 +25 .* 00:00 +[0-9:]+$"));
+}
+
+TEST(Console, progress_is_one_line_in_every_style) {
+  for (const auto style : {Console::Style::line, Console::Style::silent}) {
+    std::string before, after;
+    written([&](std::FILE* file) {
+      Console console(style, 100, file);
+      console.begin(2, 12);
+      before = console.progress();
+      console.step(record(6, 2.75));
+      after = console.progress();
+    });
+    EXPECT_THAT(before, ContainsRegex("^step  2/12  16 %  --:-- left  loss +- "));
+    EXPECT_THAT(after, ContainsRegex("^step  6/12  50 %  00:00 left  loss 2.5000  val 2.7500   80.0k tokens/s$"));
+  }
 }
 
 TEST(Console, line_with_each_validation_loss_and_nothing_twice) {
@@ -89,7 +105,7 @@ TEST(Console, numbers_that_are_none_show_as_such) {
     empty.loss = std::numeric_limits<double>::infinity();
     console.step(empty);
   });
-  EXPECT_THAT(lines_of(text)[1], ContainsRegex("^ +1 +- +inf( +-)+$"));
+  EXPECT_THAT(lines_of(text)[1], ContainsRegex("^ +1 +1 +- +inf( +-)+ +00:00 +[0-9:]+$"));
 }
 
 // The reader has left, or the disk is full: the job continues.

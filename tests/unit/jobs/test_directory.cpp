@@ -24,7 +24,7 @@ void write(const fs::path& path) {
 /// A row with what jobs write, and a file of the user's.
 void fill(const fs::path& row) {
   for (const char* name : {"run.h5", "run.h5.tmp", "checkpoints/step_00000010/index.h5", "bench.h5", "bench.h5.tmp77",
-                           "attention.h5", "model.h5", "notes.txt"}) {
+                           "bench.h5.part77", "attention.h5", "model.h5", "notes.txt"}) {
     write(row / name);
   }
 }

@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "kernels/attention/decode/append.hpp"
 #include "kernels/attention/decode/decode.hpp"
 #include "kernels/rope.hpp"
 #include "reference/attention.hpp"

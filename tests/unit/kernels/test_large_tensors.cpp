@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/attention/decode/append.hpp"
 #include "kernels/attention/decode/decode.hpp"
 #include "kernels/attention/standard/standard.hpp"
 #include "kernels/core/device_info.hpp"

@@ -85,7 +85,7 @@ TYPED_TEST(Lion, terms_that_cancel_move_a_weight_either_way_or_not_and_zeros_onl
   }
 }
 
-/// Where no norm of a step precedes its update (deferred_update.hpp), a NaN must not pass as "no direction".
+/// Where no norm of a step precedes its update (optimizer_step.hpp), a NaN must not pass as "no direction".
 TYPED_TEST(Lion, gradients_that_are_not_numbers_reach_weights_and_moments) {
   const UpdateRun<kernels::Lion, TypeParam> run({at(0, 9, true)}, 9);
   run.grad.upload(Buffer<Accum<TypeParam>>(std::vector<double>(9, std::nan(""))).elements());

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "kernels/core/random.hpp"
-#include "kernels/core/stochastic_rounding.hpp"
+#include "kernels/master_weights.hpp"
 #include "kernels/optimizers.hpp"
 #include "kernels/weight_update.hpp"
 #include "reference/adamw.hpp"

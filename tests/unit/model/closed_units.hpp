@@ -59,7 +59,7 @@ class ClosedUnits final : public model::Hooks {
     is_in_pass_ = false;
     ++passes;
   }
-  void gradient_ready(int param) override {
+  void gradient_enqueued(int param) override {
     EXPECT_TRUE(open_.count({model::Pass::backward, table_.params()[param].unit})) << table_.params()[param].label;
   }
   int passes = 0;  // completed

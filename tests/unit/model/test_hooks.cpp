@@ -26,7 +26,7 @@ class Diary final : public model::Hooks {
     note("FRBI"[static_cast<int>(pass)], unit);
     if (pass == model::Pass::backward && on_unit) on_unit(unit);
   }
-  void gradient_ready(int param) override {
+  void gradient_enqueued(int param) override {
     note('g', param);
     if (on_gradient) on_gradient(param);
   }

@@ -1,4 +1,4 @@
-#include "optim/schedule.hpp"
+#include "optim/step_state.hpp"
 
 #include <gtest/gtest.h>
 

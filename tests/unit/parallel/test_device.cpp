@@ -1,5 +1,4 @@
 #include "parallel/device.hpp"
-#include "parallel/device_memory.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "kernels/core/device_info.hpp"
 #include "parallel/errors.hpp"
 #include "support/buffer.hpp"
 
@@ -89,9 +89,9 @@ TEST(Device, that_cannot_run_the_code_is_named_with_the_build_that_it_can) {
 TEST(Device, memory_is_told_from_the_hosts) {
   const test::Buffer<float> buffer = test::Buffer<float>::zeros(4);
   const float on_host = 0;
-  EXPECT_EQ(is_device_memory(buffer.data()), !kernels::kIsHost<kernels::Device>);
-  EXPECT_FALSE(is_device_memory(&on_host));
-  EXPECT_FALSE(is_device_memory(nullptr));
+  EXPECT_EQ(kernels::is_device_memory<kernels::Device>(buffer.data()), !kernels::kIsHost<kernels::Device>);
+  EXPECT_FALSE(kernels::is_device_memory<kernels::Device>(&on_host));
+  EXPECT_FALSE(kernels::is_device_memory<kernels::Device>(nullptr));
 }
 
 void write_nowhere() {

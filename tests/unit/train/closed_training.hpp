@@ -20,8 +20,8 @@ class ClosesUnits : public model::Hooks {
   void after(model::Pass pass, int unit) override {
     if (units_) units_->after(pass, unit);
   }
-  void gradient_ready(int param) override {
-    if (units_) units_->gradient_ready(param);
+  void gradient_enqueued(int param) override {
+    if (units_) units_->gradient_enqueued(param);
   }
 
  protected:

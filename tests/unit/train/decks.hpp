@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string_view>
+#include <utility>
 
 #include "config/rules.hpp"
 #include "config/settings.hpp"
@@ -23,10 +24,20 @@ inline config::Settings small_deck() {
   return s;
 }
 
+/// The model with the numbers of a named size.
+inline config::Model with_size(config::Model model, std::string_view name) {
+  config::Settings s;
+  s.model = std::move(model);
+  s.model.size = name;
+  config::Sources sources{{"model.size", {config::Origin::deck, {}, false}}};
+  config::apply_size(s, sources);
+  return s.model;
+}
+
 /// For H200s, in 16 bits wherever that is possible.
 inline config::Settings gpu_deck(std::string_view size) {
   config::Settings s;
-  s.model = config::with_size({.vocab_size = 10000, .context_length = 512}, size);
+  s.model = with_size({.vocab_size = 10000, .context_length = 512}, size);
   s.train.batch_size = 4;
   s.precision.compute = config::Precision::bf16;
   s.precision.gradients = config::GradientPrecision::bf16;

@@ -16,9 +16,9 @@
 #include "parallel/collectives/squares.hpp"
 #include "parallel/strategies/replicated.hpp"
 #include "support/no_collectives.hpp"
-#include "train/compute.hpp"
+#include "train/arrays.hpp"
 #include "train/offload.hpp"
-#include "train/strategy.hpp"
+#include "train/exchange.hpp"
 #include "unit/train/decks.hpp"
 
 namespace tessera::train {
@@ -436,7 +436,7 @@ TEST(Gathers, of_a_step_are_those_of_its_first_micro_step_and_of_one_that_stands
   }
 }
 
-/// The deck of input/bench/step_gpu.toml, as a graph whose products are timed.
+/// The deck of input/bench/step_gpu/deck.toml, as a graph whose products are timed.
 config::Settings tuned_gpu_deck() {
   config::Settings s = test::gpu_deck("small");
   s.train.graph = s.train.tune_gemm = true;
@@ -474,14 +474,14 @@ TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_me
   struct Golden {
     std::string_view size;
     std::int64_t bytes;  // as a build for sm_90a plans
-    double gib;          // as taken on an H200: input/bench/README.md, of which plans are within 0.2 %
+    double gib;          // as taken on an H200: input/bench/step_gpu, of which plans are within 0.2 %
   };
   config::Settings deck = tuned_gpu_deck();
   deck.train.tune_gemm = false;
   for (const Golden& row : {Golden{"small", 2'497'255'424, 2.3}, Golden{"medium", 7'636'580'096, 7.1},
                             Golden{"large", 16'703'960'320, 15.6}, Golden{"xl", 33'136'506'880, 30.9},
                             Golden{"2.7b", 53'229'073'152, 49.6}}) {
-    deck.model = config::with_size(deck.model, row.size);
+    deck.model = test::with_size(deck.model, row.size);
     const std::int64_t bytes = plan_training(deck, Dtype::bf16, 1, kH200).layout.total_bytes();
     EXPECT_EQ(bytes, row.bytes) << row.size;
     EXPECT_NEAR(static_cast<double>(bytes) / (1 << 30), row.gib, 0.05 + 0.002 * row.gib) << row.size;
@@ -493,9 +493,8 @@ TEST(PlanDevice, h200_takes_to_the_byte_what_its_own_build_plans_and_what_was_me
 class Engines final : public test::NoCollectives {
  public:
   using NoCollectives::NoCollectives;
-  std::unique_ptr<parallel::Transfer> make_all_reduce(const parallel::Span& span, const parallel::Span& wire,
-                                                      parallel::Overlap) override {
-    const std::int64_t bytes = wire.count > 0 ? wire.bytes() : span.bytes();
+  std::unique_ptr<parallel::Transfer> make(const parallel::Message& message) override {
+    const std::int64_t bytes = message.wire.count > 0 ? message.wire.bytes() : message.span.bytes();
     const std::int64_t part = ((bytes + size() - 1) / size() + 255) / 256 * 256;
     const std::int64_t own = std::clamp(bytes - rank() * part, std::int64_t{0}, part);
     return std::make_unique<Sum>(own);
@@ -702,7 +701,7 @@ TEST(PlanDevice, says_whether_a_gpu_has_the_memory) {
   config::Settings deck = tuned_gpu_deck();
   EXPECT_THAT(plan_text(deck, 1), HasSubstr("on H200s (plan.device; sm_90a)\n"));
   EXPECT_THAT(plan_text(deck, 1), HasSubstr(": fits, an H200 has 139.3 GiB free\n"));
-  deck.model = config::with_size(deck.model, "8b");
+  deck.model = test::with_size(deck.model, "8b");
   deck.plan.device = config::PlanDevice::h100;
   EXPECT_THAT(plan_text(deck, 1), HasSubstr(": TOO MUCH, an H100 has 78.7 GiB free\n"));
   deck.plan.device = config::PlanDevice::a100;

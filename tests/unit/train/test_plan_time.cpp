@@ -290,7 +290,12 @@ TEST(PredictStep, takes_the_link_between_hosts_for_groups_that_are_on_several) {
   s.plan.ranks_per_node = 2;
   s.parallel.gradient_sync = config::GradientSync::flat;
   EXPECT_DOUBLE_EQ(time_of(s, 2).exposed_s, network_bytes(plan_of(s, 2)).all_reduce / 1e10);
-  EXPECT_DOUBLE_EQ(time_of(s, 4).exposed_s, network_bytes(plan_of(s, 4)).all_reduce / 2e9);
+  const double sums = network_bytes(plan_of(s, 4)).all_reduce;
+  EXPECT_DOUBLE_EQ(time_of(s, 4).exposed_s, sums / 4e9);  // a ring leaves a host once: the shares of two ranks
+  s.plan.node_link_gbyte_per_s = 8;
+  EXPECT_DOUBLE_EQ(time_of(s, 4).exposed_s, sums / 1e10);  // no faster than inside a host
+  s.plan.ranks_per_node = 1;
+  EXPECT_DOUBLE_EQ(time_of(s, 4).exposed_s, sums / 8e9);
   s = settings();
   s.plan.ranks_per_node = 2;
   s.parallel.shard = config::Shard::parameters;
@@ -299,7 +304,31 @@ TEST(PredictStep, takes_the_link_between_hosts_for_groups_that_are_on_several) {
   EXPECT_DOUBLE_EQ(time_of(s, 4).communication_s,
                    (bytes.reduce_scatter + bytes.all_gather) / 1e10 + bytes.all_reduce / 2e9);
   s.parallel.shard_ranks = 4;
-  EXPECT_DOUBLE_EQ(time_of(s, 4).communication_s, network_bytes(plan_of(s, 4)).sent() / 2e9);
+  EXPECT_DOUBLE_EQ(time_of(s, 4).communication_s, network_bytes(plan_of(s, 4)).sent() / 4e9);
+}
+
+TEST(RatesOf, takes_a_ranks_share_of_the_network_that_the_plan_names) {
+  config::Settings s = settings();
+  s.plan.node_link_gbyte_per_s = 0;
+  s.plan.ranks_per_node = 2;
+  const auto sent_by = [&](config::Network network, config::NetworkPer per) {
+    s.plan.network = network;
+    s.plan.network_per = per;
+    return rates_of(s, plan_of(s, 4), kCpus).node_link;
+  };
+  using config::Network, config::NetworkPer;
+  EXPECT_EQ(sent_by(Network::ethernet_100, NetworkPer::node).value, 6.25e9);  // 100 Gbit/s, two ranks
+  EXPECT_EQ(sent_by(Network::ethernet_100, NetworkPer::rank).value, 12.5e9);
+  EXPECT_EQ(sent_by(Network::ethernet_200, NetworkPer::rank).value, 25e9);
+  EXPECT_EQ(sent_by(Network::hdr, NetworkPer::rank).value, 25e9);
+  EXPECT_EQ(sent_by(Network::ethernet_400, NetworkPer::rank).value, 50e9);
+  EXPECT_EQ(sent_by(Network::ndr, NetworkPer::rank).value, 50e9);
+  EXPECT_EQ(sent_by(Network::ethernet_800, NetworkPer::rank).value, 100e9);
+  EXPECT_EQ(sent_by(Network::xdr, NetworkPer::rank).value, 100e9);
+  EXPECT_EQ(sent_by(Network::ndr, NetworkPer::rank).source, Rate::Source::nominal);
+  EXPECT_THAT(describe_time(plan_of(s, 4), s, kCpus), HasSubstr("link between hosts 50 GB/s (nominal)"));
+  s.plan.ranks_per_node = 8;  // more than there are ranks
+  EXPECT_EQ(sent_by(Network::ethernet_400, NetworkPer::node).value, 12.5e9);
 }
 
 TEST(MissingRates, are_named_by_their_keys_and_only_where_they_are_wanted) {
@@ -316,6 +345,10 @@ TEST(MissingRates, are_named_by_their_keys_and_only_where_they_are_wanted) {
   EXPECT_THAT(missing(4), ElementsAre("plan.link_gbyte_per_s"));
   s.plan.ranks_per_node = 2;
   EXPECT_THAT(missing(4), ElementsAre("plan.node_link_gbyte_per_s"));
+  EXPECT_THAT(describe_time(plan_of(s, 4), s, kCpus), HasSubstr("or name plan.network"));
+  s.plan.network = config::Network::ndr;
+  EXPECT_THAT(missing(4), IsEmpty());
+  s.plan.network = config::Network::none;
   s.parallel.shard = config::Shard::parameters;
   s.parallel.shard_ranks = 2;
   EXPECT_THAT(missing(4), ElementsAre("plan.link_gbyte_per_s", "plan.node_link_gbyte_per_s"));
@@ -325,7 +358,7 @@ TEST(MissingRates, are_named_by_their_keys_and_only_where_they_are_wanted) {
   EXPECT_THAT(text, Not(HasSubstr(" ms")));
 }
 
-/// The medium model of input/bench/step_gpu.toml, as measured there.
+/// The medium model of input/bench/step_gpu/deck.toml, as measured there.
 Rates rates_on(const config::Settings& s, int ranks) {
   const Machine machine = machine_of(s.plan, ranks);
   return rates_of(s, plan_training(s, dtype_of(s.precision.compute), ranks, machine), machine);
@@ -346,7 +379,7 @@ TEST(ShippedRates, are_those_of_its_gpu_dtype_and_engine_and_keys_win) {
   EXPECT_DOUBLE_EQ(rates_on(s, 1).attention.value, 3.5e12 / (1.0 / 299 + 2.5 / 252));
   s.plan.gemm_tflops = 700;
   EXPECT_EQ(rates_on(s, 1).gemm.value, 700e12);
-  EXPECT_TRUE(rates_on(s, 1).gemm.is_given);
+  EXPECT_EQ(rates_on(s, 1).gemm.source, Rate::Source::given);
   s.attention.kernel = config::AttentionKernel::flash2;
   EXPECT_EQ(rates_on(s, 1).attention.value, 0);  // nobody has measured the portable kernel there
 }
@@ -367,7 +400,7 @@ TEST(ShippedRates, predict_the_measured_steps_of_h200s_within_15_percent) {
     int ranks;
     std::int64_t sequences;  // per rank
     config::Shard shard;
-    double measured_ms;  // input/bench/README.md
+    double measured_ms;  // input/bench/strategies_gpu
   };
   using config::Shard;
   for (const Case& c : {Case{"medium", 1, 4, Shard::none, 14.05}, Case{"large", 1, 4, Shard::none, 30.1},

@@ -17,7 +17,7 @@
 
 #include "data/sampler.hpp"
 #include "model/initial_values.hpp"
-#include "optim/schedule.hpp"
+#include "optim/step_state.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "parallel/device.hpp"
 #include "parallel/choice.hpp"

@@ -292,7 +292,7 @@ struct Step {
             for (int round = 0; round < 20000; ++round) x = 0.5f * x;
             numbers(i) = x + mine * static_cast<float>(i % 31 - 15);
           });
-      queue->gradient_ready(unit);
+      queue->gradient_enqueued(unit);
       queue->progress();
     }
     queue->finish();

@@ -72,7 +72,7 @@ struct Gradients {
 
 void run_all(Replicated& queue, std::size_t spans) {
   queue.begin(true);
-  for (std::size_t i = spans; i-- > 0;) queue.gradient_ready(static_cast<int>(i)), queue.progress();
+  for (std::size_t i = spans; i-- > 0;) queue.gradient_enqueued(static_cast<int>(i)), queue.progress();
   queue.finish();
 }
 
@@ -159,17 +159,11 @@ class Squaring final : public Collectives {
   bool is_asynchronous() const override { return all_.is_asynchronous(); }
   int rank() const override { return all_.rank(); }
   int size() const override { return all_.size(); }
-  std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Overlap overlap) override {
-    overlaps.push_back(overlap);
-    return std::make_unique<SquaringSum>(all_.make_all_reduce(span, wire, overlap), span, rank(), size());
+  std::unique_ptr<Transfer> make(const Message& message) override {
+    if (message.operation != Operation::all_reduce) return all_.make(message);
+    overlaps.push_back(message.overlap);
+    return std::make_unique<SquaringSum>(all_.make(message), message.span, rank(), size());
   }
-  std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part) override {
-    return all_.make_reduce_scatter(span, wire, part);
-  }
-  std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) override {
-    return all_.make_all_gather(part, whole);
-  }
-  std::unique_ptr<Transfer> make_broadcast(const Span& span) override { return all_.make_broadcast(span); }
   std::unique_ptr<Collectives> make_group(int group) override { return all_.make_group(group); }
   void broadcast(const Span& span) override { all_.broadcast(span); }
   std::string fault() override { return all_.fault(); }
@@ -227,9 +221,7 @@ TEST(Replicated, says_beside_which_of_its_sums_nothing_is_computed) {
 class Timed final : public test::NoCollectives {
  public:
   explicit Timed(std::vector<Transfer::Times> times) : NoCollectives(0, 2), times_(std::move(times)) {}
-  std::unique_ptr<Transfer> make_all_reduce(const Span&, const Span&, Overlap) override {
-    return std::make_unique<Sum>(times_.at(next_++));
-  }
+  std::unique_ptr<Transfer> make(const Message&) override { return std::make_unique<Sum>(times_.at(next_++)); }
 
  private:
   struct Sum final : Transfer {
@@ -312,7 +304,7 @@ TEST(Replicated, reports_each_bucket_with_label_bytes_and_times) {
   Listener listener;
   const double before_s = events::now_s();
   queue.begin(true);
-  for (int i = 4; i-- > 0;) queue.gradient_ready(i);
+  for (int i = 4; i-- > 0;) queue.gradient_enqueued(i);
   queue.finish();
   ASSERT_EQ(listener.entries.size(), 2u);
   double sum_s = 0;
@@ -392,8 +384,8 @@ TEST(Replicated, collects_what_finish_has_waited_for) {
   queue.connect();
   EXPECT_EQ(queue.collect(), 0);
   queue.begin(true);
-  queue.gradient_ready(1);
-  queue.gradient_ready(0);
+  queue.gradient_enqueued(1);
+  queue.gradient_enqueued(0);
   Listener listener;
   queue.finish();
   double waited_s = 0;
@@ -410,7 +402,7 @@ TEST(Replicated, a_bucket_starts_while_later_spans_are_not_ready) {
   ASSERT_EQ(queue.buckets(), 3u);
   Listener listener;
   queue.begin(true);
-  queue.gradient_ready(2);
+  queue.gradient_enqueued(2);
   const double limit_s = events::now_s() + 60;
   while (listener.entries.empty() && events::now_s() < limit_s)
     queue.progress();  // it ends, too, under progress() alone
@@ -419,9 +411,9 @@ TEST(Replicated, a_bucket_starts_while_later_spans_are_not_ready) {
   EXPECT_EQ(listener.entries[0].exposed_s, 0);
   EXPECT_EQ(g.values().back(), g.sums(world.size()).back());         // reduced
   EXPECT_EQ(g.values().front(), Gradients::value(0, world.rank()));  // not yet
-  queue.gradient_ready(1);
+  queue.gradient_enqueued(1);
   const double before_last_s = events::now_s();
-  queue.gradient_ready(0);
+  queue.gradient_enqueued(0);
   queue.finish();
   ASSERT_EQ(listener.entries.size(), 3u);
   EXPECT_LT(listener.entries[1].start_s, before_last_s);
@@ -436,11 +428,11 @@ TEST(Replicated, a_joined_bucket_waits_for_its_last_span) {
   queue.connect();
   ASSERT_EQ(queue.buckets(), 2u);
   queue.begin(true);
-  queue.gradient_ready(2);
+  queue.gradient_enqueued(2);
   for (int i = 0; i < 100; ++i) queue.progress();
   EXPECT_EQ(g.values().back(), Gradients::value(249, world.rank()));
-  queue.gradient_ready(1);
-  queue.gradient_ready(0);
+  queue.gradient_enqueued(1);
+  queue.gradient_enqueued(0);
   queue.finish();
   EXPECT_TRUE(same_bits(g.values(), g.sums(world.size())));
 }
@@ -463,8 +455,8 @@ TEST(Replicated, does_nothing_before_begin_and_after_finish) {
   queue.connect();
   Listener listener;
   const auto idle = [&] {
-    queue.gradient_ready(1);
-    queue.gradient_ready(1);
+    queue.gradient_enqueued(1);
+    queue.gradient_enqueued(1);
     queue.progress();
     queue.finish();
   };
@@ -483,8 +475,8 @@ TEST(Replicated, refuses_ready_twice_and_never_ready) {
   Replicated queue(world.collectives(), {}, g.spans, buckets_of(1));
   queue.connect();
   queue.begin(true);
-  queue.gradient_ready(1);
-  EXPECT_THROW(queue.gradient_ready(1), std::logic_error);
+  queue.gradient_enqueued(1);
+  EXPECT_THROW(queue.gradient_enqueued(1), std::logic_error);
   EXPECT_THROW(queue.finish(), std::logic_error);  // span 1
 }
 
@@ -494,9 +486,9 @@ TEST(Replicated, refuses_a_span_that_does_not_exist) {
   Replicated queue(world.collectives(), {}, g.spans, buckets_of(1 << 20));
   queue.connect();
   queue.begin(true);
-  EXPECT_THROW(queue.gradient_ready(2), std::out_of_range);
-  queue.gradient_ready(1);
-  queue.gradient_ready(0);
+  EXPECT_THROW(queue.gradient_enqueued(2), std::out_of_range);
+  queue.gradient_enqueued(1);
+  queue.gradient_enqueued(0);
   queue.finish();
 }
 
@@ -536,10 +528,10 @@ TEST(Replicated, starts_nothing_before_backward_has_ended_when_asked_to) {
                    {.grouping = GradientOrder::Grouping::parameter, .start = GradientOrder::Start::after_backward});
   queue.connect();
   queue.begin(true);
-  queue.gradient_ready(1);
+  queue.gradient_enqueued(1);
   for (int i = 0; i < 100; ++i) queue.progress();
   EXPECT_EQ(g.values().back(), Gradients::value(199, world.rank()));
-  queue.gradient_ready(0);
+  queue.gradient_enqueued(0);
   for (int i = 0; i < 100; ++i) queue.progress();
   EXPECT_EQ(g.values().back(), Gradients::value(199, world.rank()));
   queue.finish();
@@ -553,7 +545,7 @@ TEST(Replicated, accumulating_micro_steps_sum_nothing) {
   Replicated queue(world.collectives(), {}, g.spans, buckets_of(1));
   queue.connect();
   queue.begin(false);
-  queue.gradient_ready(1), queue.gradient_ready(0);
+  queue.gradient_enqueued(1), queue.gradient_enqueued(0);
   queue.progress();
   EXPECT_TRUE(same_bits(g.values(), untouched));
   run_all(queue, 2);

@@ -188,7 +188,7 @@ struct Toy {
       all[i] = shards_gradients || micro == 0 ? mine : all[i] + mine;
     }
     copy(all, static_cast<float*>(places[unit].gradient.data));
-    for (int p = kParamsOfUnit; p-- > 0;) strategy->gradient_ready(unit * kParamsOfUnit + p);
+    for (int p = kParamsOfUnit; p-- > 0;) strategy->gradient_enqueued(unit * kParamsOfUnit + p);
   }
 
   void step(int version) {

@@ -1,0 +1,79 @@
+#include "train/optimizer_step.hpp"  // the contract is there; here is how
+
+#include <utility>
+
+#include "kernels/core/compat.hpp"
+
+namespace tessera::train {
+
+using Part = Offload::Part;
+using Copies = Offload::Copies;
+
+bool updates_early(const Basis& basis, const config::Optimizer& optimizer) {
+  return basis.batch.ranks == 1 && optimizer.clip_norm == 0 && basis.options.dtype != Dtype::fp16;
+}
+
+OptimizerStep::OptimizerStep(const Basis& basis, const config::Settings& settings, const memory::Arena<Exec>& arena,
+                             Offload::UpdateChunk update_chunk)
+    : settings_(settings),
+      state_(optim::state_at(arena.data<double>(basis.numbers.state))),
+      update_chunk_(std::move(update_chunk)),
+      scales_loss_(basis.options.dtype == Dtype::fp16),
+      is_early_(!basis.arrays.staged.is_empty() && updates_early(basis, settings.optimizer)) {
+  const StagedTensors& staged = basis.arrays.staged;
+  if (staged.is_empty()) return;
+  offload_.emplace(staged, basis.sharing.ownership, arena, staged.holds(basis.arrays.params), is_early_);
+}
+
+void OptimizerStep::begin(const Exec& exec) {
+  // A graph is replayed whether or not an update is due.
+  if (offload_ && (is_due_ || settings_.train.graph)) start(exec, Part::forward);
+}
+
+void OptimizerStep::begin_last_backward(const Exec& exec) {
+  if (!is_early_) return;
+  prepare(exec);
+  start(exec, Part::backward);
+}
+
+bool OptimizerStep::end(const Exec& exec) {
+  if (is_early_) {
+    offload_->join(exec);
+    optim::FinishUpdate<Exec>{state_}.launch(exec);
+  } else {
+    prepare(exec);
+  }
+  return !is_deferred();
+}
+
+void OptimizerStep::settle(const Exec& exec) {
+  if (!is_due_) return;
+  offload_->start(exec, Part::forward, Copies::joined, update_chunk_);
+  offload_->join(exec);
+  Kokkos::deep_copy(exec, kernels::Value<int, Exec>(&state_.data()->update.skip), 1);  // a graph's begin() does nothing
+  exec.fence();
+  is_due_ = false;
+}
+
+void OptimizerStep::prepare(const Exec& exec) const {
+  const config::Optimizer& o = settings_.optimizer;
+  optim::PrepareUpdate<Exec>{.state = state_,
+                             .schedule = {.peak = o.learning_rate,
+                                          .minimum = o.min_learning_rate,
+                                          .warmup_steps = o.warmup_steps,
+                                          .steps = settings_.train.steps},
+                             .beta1 = o.beta1,
+                             .beta2 = o.beta2,
+                             .clip_norm = o.clip_norm,
+                             .scales_dynamically = scales_loss_,
+                             .seed = settings_.job.seed,
+                             .precedes_norm = is_early_}
+      .launch(exec);
+}
+
+/// A graph contains all of the copies that its updates need.
+void OptimizerStep::start(const Exec& exec, Part part) {
+  offload_->start(exec, part, settings_.train.graph ? Copies::joined : Copies::run_on, update_chunk_);
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Jobs on a Slurm of two nodes, submitted as on a cluster: launches over both, requeues, chains, arrays, ends.
+
+Skipped (exit code 77) where there can be no such Slurm: not as root, or without Slurm (scripts/setup --slurm), or on a GPU build.
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from harness import ENVIRONMENT, FILES, NUMBERS, PATIENCE, PROGRAM, SOURCE, STOPPED, TINY, RunTest, column, gpus, latest_step, tensors
+
+sys.path.insert(0, str(SOURCE / "tests/support"))
+import slurm_lab  # noqa: E402
+
+SKIPPED = 77
+END_S = 90 * PATIENCE  # a job that takes longer hangs
+LONG = ("train.steps=100000", "train.validate_every=0")  # until something ends it
+UNUSABLE = ("precision.compute=fp16", "precision.initial_loss_scale=1", "optimizer.learning_rate=100", "optimizer.clip_norm=0",
+            "optimizer.warmup_steps=0")  # numbers of the first steps
+lab = None
+
+
+def setUpModule():
+    global lab
+    folder = Path(tempfile.mkdtemp(prefix="tessera_slurm_"))
+    folder.chmod(0o755)
+    unittest.addModuleCleanup(subprocess.run, ["rm", "-rf", str(folder)])
+    lab = slurm_lab.Lab(folder / "lab").up()
+    unittest.addModuleCleanup(lab.down)
+
+
+class Cluster(RunTest):
+    def submit(self, *words, name="run", deck=TINY, code=0):
+        """The number of the last job; its directory is `name` in the test's folder."""
+        answer = subprocess.run([SOURCE / "scripts/slurm/submit", deck, f"job.directory={self.folder / name}", *map(str, words)],
+                                env={**os.environ, **lab.environment, "TESSERA_PROGRAM": str(PROGRAM)}, capture_output=True,
+                                text=True, cwd=self.folder, timeout=60)
+        self.assertEqual(answer.returncode, code, answer.stdout + answer.stderr)
+        return answer.stdout.split()[-1] if code == 0 else answer.stderr
+
+    def shown(self, job, field):
+        return re.search(rf"\b{field}=(\S+)", lab.command("scontrol", "show", "job", job)).group(1)
+
+    def text(self, job, name="run"):
+        path = self.folder / name / f"slurm/{job}.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def until(self, condition, what, job, name="run"):
+        end = time.monotonic() + END_S
+        while not condition():
+            self.assertLess(time.monotonic(), end, f"never saw {what}: {lab.command('squeue')}{self.text(job, name)[-3000:]}")
+            time.sleep(0.05)
+
+    def until_steps(self, job, name="run", many=1):
+        """Until the job, started for the `many`th time, has printed a line of a step."""
+        lines = r"(?m)^ +\d+ +\d+ +\d+ +\d"
+        self.until(lambda: len(self.text(job, name).split("\nresume ")) > many
+                   and re.search(lines, self.text(job, name).split("\nresume ")[many]), "a step", job, name)
+
+    def until_state(self, job, *states, name="run"):
+        self.until(lambda: self.shown(job, "JobState") in states, " or ".join(states), job, name)
+
+    def release(self, job, name="run"):
+        """Starts a job that was requeued: Slurm holds it for two minutes."""
+        self.until_state(job, "PENDING", name=name)
+        # the next start has the same step's number, after which PMIx names its folder; and slurmd has revoked its credential
+        # for this second
+        self.until(lambda: not lab.steps_of(job), "the end of the first start", job, name)
+        lab.command("scontrol", "update", f"JobId={job}", "StartTime=now+2")
+
+    def finish(self, job, code=0, name="run"):
+        self.until_state(job, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", name=name)
+        self.assertEqual(self.shown(job, "ExitCode"), f"{code}:0", self.text(job, name)[-3000:])
+        return self.text(job, name)
+
+    def assert_same_run(self, one, other):
+        mine, theirs = (tensors(self.folder / name) for name in (one, other))
+        self.assertEqual(mine.keys(), theirs.keys())
+        for path, values in mine.items():
+            np.testing.assert_array_equal(values, theirs[path], path)
+        for name in ("step", "loss", "grad_norm"):
+            np.testing.assert_array_equal(column(self.folder / one, name), column(self.folder / other, name), name)
+
+
+class Launches(Cluster):
+    def test_srun_with_pmix_over_both_nodes_trains(self):
+        said = self.finish(self.submit("-N", 2, "-n", 4))
+        self.assertRegex(said, r"(?m)^hosts +n1: 2 ranks, n2: 2 ranks$")
+        self.assertEqual(latest_step(self.folder / "run"), 30)
+        with h5py.File(self.folder / "run/run.h5", "r") as file:
+            self.assertEqual(file["info"].attrs["host_count"], 2)
+
+    def test_requeued_by_the_signal_ends_bit_for_bit_as_without_one(self):
+        steps = ("train.steps=80", "train.batch_size=48", "-N", 2, "-n", 2)
+        whole = self.submit(*steps, name="whole")
+        jobs = {launcher: self.submit(*steps, "--requeue", "--launcher", launcher, name=launcher) for launcher in ("srun", "mpirun")}
+        for launcher, job in jobs.items():
+            self.until_steps(job, launcher)
+            # as --signal sends it: to the steps, or with B: to the script
+            lab.command("scancel", "--signal=USR1", *(["--batch"] if launcher == "mpirun" else []), job)
+        for launcher, job in jobs.items():
+            self.until(lambda: "stopped by SIGUSR1" in self.text(job, launcher), "the checkpoint", job, launcher)
+            self.release(job, launcher)
+        self.finish(whole, name="whole")
+        for launcher, job in jobs.items():
+            self.finish(job, name=launcher)
+            self.assertEqual(self.shown(job, "Restarts"), "1")
+            self.assertRegex(self.text(job, launcher), r"resume +.+/checkpoints/step_\d+ \(step \d+, written by 2 ranks\)")
+            self.assert_same_run(launcher, "whole")
+
+
+class Ends(Cluster):
+    def test_a_failure_is_the_jobs_code_and_is_not_requeued(self):
+        for launcher in ("srun", "mpirun"):
+            with self.subTest(launcher=launcher):
+                job = self.submit(*UNUSABLE, "-N", 2, "-n", 2, "--requeue", "--launcher", launcher, name=launcher)
+                self.assertIn("are not usable", self.finish(job, NUMBERS, name=launcher))
+                self.assertEqual(self.shown(job, "Restarts"), "0")
+
+    def test_without_a_requeue_a_stop_is_the_jobs_code(self):
+        job = self.submit(*LONG, "-N", 2, "-n", 2)
+        self.until_steps(job)
+        lab.command("scancel", "--signal=USR1", job)
+        self.assertIn("stopped by SIGUSR1", self.finish(job, STOPPED))
+
+    def test_scancel_ends_a_job_that_requeues(self):
+        job = self.submit(*LONG, "-N", 2, "-n", 2, "--requeue")
+        self.until_steps(job)
+        lab.command("scancel", job)
+        self.until_state(job, "CANCELLED")
+        self.until(lambda: not lab.command("squeue", "-h", "-j", job), "the end of all its steps", job)
+        self.assertEqual(self.shown(job, "Restarts"), "0")
+        self.assertGreater(latest_step(self.folder / "run"), 0, self.text(job))  # SIGTERM leaves time for a checkpoint
+
+    def test_a_chain_goes_on_after_a_stop_and_ends_when_the_run_has_finished(self):
+        last = int(self.submit("train.steps=80", "train.batch_size=48", "-N", 2, "-n", 2, "--chain", 3))
+        first, second = last - 2, last - 1
+        self.until_steps(first)
+        lab.command("scancel", "--signal=USR1", str(first))
+        self.finish(str(last))
+        self.assertEqual([self.shown(str(job), "ExitCode") for job in (first, second)], [f"{STOPPED}:0", "0:0"])
+        self.assertIn("nothing to train", self.text(last))
+        self.assertEqual(latest_step(self.folder / "run"), 80)
+
+    def test_two_starts_without_progress_end_a_chain(self):
+        last = int(self.submit(*UNUSABLE, "-N", 1, "-n", 1, "--chain", 3))
+        self.assertIn("the last 2 starts of this submission began at step 0", self.finish(str(last), ENVIRONMENT))
+        self.assertEqual([self.shown(str(job), "ExitCode") for job in (last - 2, last - 1)], [f"{NUMBERS}:0"] * 2)
+
+
+class Directories(Cluster):
+    def test_of_an_array_each_job_has_its_own(self):
+        table = self.folder / "table"
+        table.write_text("train.steps optimizer.beta2\n8 0.9\n9 0.95\n")
+        array = self.submit("-N", 1, "-n", 2, "--array", table)
+        for task, steps in ((1, 8), (2, 9)):
+            self.assertIn("hosts      n", self.finish(f"{array}_{task}"))
+            self.assertEqual(latest_step(self.folder / f"run/{task}"), steps)
+            self.assertRegex((self.folder / f"run/{task}/status").read_text(), rf"^finished  step {steps}/{steps} .* job {array}_{task}\n$")
+            with h5py.File(self.folder / f"run/{task}/run.h5", "r") as file:
+                self.assertIn(f"/run/{task}\"", file["info"].attrs["deck"])
+
+    def test_a_job_that_waits_for_its_requeue_keeps_its_own(self):
+        owner = self.submit(*LONG, "-N", 1, "-n", 1, "--requeue")
+        self.until_steps(owner)
+        running = self.submit(*LONG, "-N", 1, "-n", 1)
+        self.assertIn(f"job {owner} of Slurm works here (RUNNING)", self.finish(running, FILES))
+        lab.command("scancel", "--signal=USR1", owner)
+        self.until_state(owner, "PENDING")
+        held = f"job {owner} of Slurm works here (PENDING)"
+        self.assertIn(held, self.finish(self.submit(*LONG, "-N", 1, "-n", 1), FILES))
+        before = latest_step(self.folder / "run")
+        words = (f"job.directory={self.folder / 'run'}", f"train.steps={before + 1}", "train.validate_every=0", "--resume", "auto")
+        self.run_deck(TINY, *words, code=FILES, says=held, env=lab.environment)  # by hand
+        lab.command("scancel", owner)
+        self.run_deck(TINY, *words, env=lab.environment)
+        self.assertEqual(latest_step(self.folder / "run"), before + 1)
+
+
+def main():
+    if gpus() is not None:
+        print("skipped: the two nodes would share this machine's GPUs")
+        return SKIPPED
+    try:
+        slurm_lab.require()
+    except slurm_lab.Missing as why:
+        print(f"skipped: {why}")
+        return SKIPPED
+    unittest.main(verbosity=2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

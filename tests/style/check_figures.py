@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Holds the tables of experiments and benchmarks to their stored results. Prints what differs; exit 1 if anything does.
+
+    check_figures.py               check the checkout
+    check_figures.py --self-test   change figures, results and the list in a copy and see that each is found
+
+Every folder of input/experiments and input/bench with a deck.toml has a page and a picture. Its tables are made anew from results.toml
+and must be those of the page. What stands in without_results.txt keeps a hand-written table, and must have no stored results.
+"""
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIST = Path(__file__).with_name("without_results.txt")
+sys.path.insert(0, str(ROOT / "scripts"))
+import plotting  # noqa: E402  (after the path to it)
+
+plotting.require_modules("check_figures")
+from experiments.homes import homes  # noqa: E402
+from published import fault_of  # noqa: E402
+
+
+def listed(path):
+    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    return [line for line in lines if line]
+
+
+def check(root, names):
+    """`names`: those that may lack stored results."""
+    folders = homes(root)
+    faults = [f"{name} is on the list of pages without stored results, and is no page" for name in names if name not in folders]
+    for name, folder in folders.items():
+        if fault := fault_of(name, folder, name in names):
+            faults.append(f"{folder.relative_to(root)}: {fault}")
+    return faults
+
+
+def self_test():
+    """Of the pages that have results one is enough."""
+    names = listed(LIST)
+    name, folder = next((name, folder) for name, folder in homes(ROOT).items() if name not in names)
+    page, results = "README.md", "results.toml"
+
+    def replaced(file, old, new, is_last=False):
+        def change(copy):
+            text = (copy / file).read_text()
+            place = text.rfind(old) if is_last else text.find(old)
+            assert place >= 0, f"{file} lacks {old}"
+            (copy / file).write_text(text[:place] + new + text[place + len(old):])
+        return change
+
+    table = (folder / page).read_text().split("<!-- end -->")[0].rstrip("\n").splitlines()[-1]
+    digit = next(letter for letter in reversed(table) if letter.isdigit())
+    changed_row = (digit + table.rsplit(digit, 1)[1], str(9 - int(digit)) + table.rsplit(digit, 1)[1])
+    changes = {
+        "nothing": (lambda copy: None, names, ""),
+        "a figure": (replaced(page, *changed_row, is_last=True), names, "where results.toml gives"),
+        "a row that is gone": (replaced(page, table + "\n", "", is_last=True), names, "where results.toml gives"),
+        "the date": (replaced(page, "Measured 20", "Measured 19"), names, "where results.toml gives"),
+        "the stored date": (replaced(results, 'created = "20', 'created = "19'), names, "where results.toml gives"),
+        "no marks": (replaced(page, "<!-- end -->", ""), names, "no generated part"),
+        "no results": (lambda copy: (copy / results).unlink(), names, "has no results.toml"),
+        "no picture": (lambda copy: (copy / f"{folder.name}.png").unlink(), names, "has no " + folder.name + ".png"),
+        "no page": (lambda copy: (copy / page).unlink(), names, "has no README.md"),
+        "a listed page with results": (lambda copy: None, [*names, name], "take it off the list"),
+        "a listed page that is none": (lambda copy: None, [*names, "nowhere"], "nowhere is on the list"),
+    }
+    wrong = []
+    for what, (change, allowed, expected) in changes.items():
+        with tempfile.TemporaryDirectory() as place:
+            root = Path(place)
+            for home in ("input/experiments", "input/bench"):
+                shutil.copytree(ROOT / home, root / home)
+            change(root / folder.relative_to(ROOT))
+            found = check(root, allowed)
+        if (len(found) != 1 or expected not in found[0]) if expected else found:
+            wrong.append(f"{what}: expected {[expected] if expected else 'nothing'}, found {found}")
+    return wrong
+
+
+if __name__ == "__main__":
+    faults = self_test() if sys.argv[1:] == ["--self-test"] else check(ROOT, listed(LIST))
+    print("\n".join(faults) or "figures: all tables are those of their results")
+    sys.exit(bool(faults))
