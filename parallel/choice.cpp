@@ -33,8 +33,8 @@ CollectivesChoice::CollectivesChoice(World& world, const CollectivesOptions& opt
   }
 }
 
-/// All ranks come here, but for one that an exception unwinds, which ends the launch. Rank 0 may work alone for long
-/// before: that wait is not watched, what follows it is.
+/// All ranks come here except one that an exception unwinds, which ends the launch. Rank 0 may first work alone for
+/// long; only what follows that wait is watched.
 CollectivesChoice::~CollectivesChoice() {
   std::optional<World::Watch> watch;
   if (std::uncaught_exceptions() > 0) {

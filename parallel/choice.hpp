@@ -16,9 +16,9 @@ inline constexpr bool kHasNccl = true;
 inline constexpr bool kHasNccl = false;
 #endif
 
-/// All ranks, each on its GPU, in builds that have NCCL: its ring, or copy engines where all ranks are on one host and
-/// reach each other's memory; beside them the ring carries broadcasts and groups, and finds lost ranks. Collective; the
-/// rest as make_nccl_collectives() (parallel/collectives/nccl.hpp).
+/// For all ranks, each on its GPU, in builds with NCCL: its ring, or copy engines if all ranks are on one host and
+/// reach each other's memory; the ring then still carries broadcasts and groups, and detects lost ranks. Collective;
+/// otherwise as make_nccl_collectives() (parallel/collectives/nccl.hpp).
 /// Throws  EnvironmentError if the ranks cannot be connected, or not by the requested method.
 std::unique_ptr<Collectives> make_gpu_collectives(const World& world, TransferMethod method);
 

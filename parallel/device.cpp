@@ -180,9 +180,9 @@ void say(const char* text) { static_cast<void>(!::write(STDERR_FILENO, text, std
 void go_on_with_abort(int) { std::raise(SIGABRT); }
 
 /// Runs on the thread that called abort(), possibly inside malloc, which aborts on a damaged heap and may hold a lock.
-/// Only CUDA knows whether the GPU is lost, and its calls are not async-signal-safe: if one does not return within
-/// kAskingTime_s, or fails, the abort continues. From here on SIGABRT has the system's default action: Open MPI's
-/// handler allocates, and would wait for the lock that this thread holds.
+/// Only CUDA knows whether the GPU is lost, and its calls are not async-signal-safe: if one fails, or does not return
+/// within kAskingTime_s, the abort continues. SIGABRT now has its default action: Open MPI's handler allocates, and
+/// would wait for this thread's lock.
 void leave_after_fault(int) {
   std::signal(SIGABRT, SIG_DFL);
   std::signal(SIGALRM, go_on_with_abort);

@@ -1,7 +1,7 @@
-/// Chooses the GPU of a rank, and checks that this program can run there. Without a GPU backend in the build there is
-/// nothing to choose: the rank computes on its host.
+/// Chooses the GPU of a rank, and checks that this program can run there. Builds without a GPU backend compute on the
+/// host.
 ///
-/// Faults of the machine are reported here, before Kokkos starts, as EnvironmentError that names the fix.
+/// Throws an EnvironmentError that names the fix for faults of the machine, before Kokkos starts.
 #pragma once
 
 #include <span>
@@ -52,9 +52,8 @@ class DeviceChoice {
 /// encountered"); empty: none, or no GPU backend. Does not wait for running kernels, but hangs if the driver does.
 std::string device_fault();
 
-/// While it exists, a process that aborts after such a fault says so and exits with `exit_code`, which ends the launch.
-/// Kokkos aborts at the first such fault, as does freeing memory during stack unwinding; any other abort stays an
-/// abort.
+/// While it exists, an abort after such a fault prints a message and exits with `exit_code`, which ends the launch.
+/// Kokkos aborts at the first such fault, as does freeing memory during unwinding. Other aborts stay aborts.
 class FaultExit {
  public:
   FaultExit(int rank, int exit_code);  // `rank` is named in messages; one at a time

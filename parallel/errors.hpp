@@ -32,7 +32,7 @@ class LossError final : public Error {
 /// The end of a message about it: what to do.
 inline constexpr char kAfterLoss[] = "; resume from the last checkpoint (--resume auto)";
 
-/// How a rank that leaves the others ends: its exit code, and the cause in words.
+/// The exit code of a rank that leaves the others, and the cause in words.
 struct Departure {
   int exit_code;
   std::string why;

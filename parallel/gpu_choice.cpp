@@ -27,9 +27,9 @@ std::unique_ptr<CopyEngines> connect_copy_engines(const World& world, std::strin
 
 }  // namespace
 
-/// With the ring, the transfers' stream has the highest priority, so that the few blocks that move bytes are scheduled
-/// beside the backward pass; with copy engines the lowest: their sums then fill what kernels of raised streams leave
-/// idle, instead of delaying them.
+/// With the ring, the transfers' stream has the highest priority, so that its few blocks are scheduled beside the
+/// backward pass. With copy engines it has the lowest: their sums then fill SMs that raised streams leave idle,
+/// instead of delaying them.
 std::unique_ptr<Collectives> make_gpu_collectives(const World& world, TransferMethod method) {
   std::unique_ptr<CopyEngines> engines;
   std::string why_ring;

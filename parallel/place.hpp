@@ -1,4 +1,4 @@
-/// Where the ranks of a launch run: what programs ask for as numbers and names, and people read as a sentence.
+/// Where the ranks of a launch run: numbers and names for programs, sentences for people.
 #pragma once
 
 #include <span>

@@ -190,7 +190,7 @@ std::vector<std::string> World::all_gather(const std::function<std::string()>& w
   return all;
 }
 
-/// Only the start is reported, since exchanges are short: a rank hangs in one that has no successor.
+/// Reports only the start, since exchanges are short: a rank hangs in the last one reported.
 template <class Action>
 void World::exchange(std::string_view name, std::int64_t bytes, const Action& action) const {
   constexpr std::string_view kLabel = "host values";

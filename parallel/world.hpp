@@ -26,7 +26,7 @@ inline constexpr double kPatience = 10;
 
 class World {
  public:
-  /// What an exception that was caught on this rank means. Exit codes are the caller's.
+  /// The meaning of an exception caught on this rank. Exit codes are the caller's.
   using Meaning = std::function<Departure(const World&, const std::exception&)>;
 
   World(int& argc, char**& argv, Meaning meaning = message_alone);
@@ -54,8 +54,8 @@ class World {
   /// Records this rank's transfers and exchanges.
   FlightRecorder& recorder() const { return *recorder_; }
 
-  /// Progress with the others is expected while it exists (watch/watchdog.hpp). If an exception destroys it, this
-  /// rank leaves the others: the collectives are abandoned and leave() is called, unless all ranks leave together.
+  /// While it exists, progress with the others is expected (watch/watchdog.hpp). If an exception destroys it, this rank
+  /// leaves the others: it abandons the collectives and calls leave(), unless all ranks leave together.
   class Watch {
    public:
     Watch(World& world, std::string_view what, double patience);
@@ -74,32 +74,32 @@ class World {
   /// single rank is never watched.
   void start_watchdog(double limit_s, int exit_code);
 
-  /// This rank is leaving by an exception: a watchdog ends it if that takes too long. `caught`: the cause, for the
-  /// watchdog to report, since main may never get there. Call it where a job catches a fatal exception, before its
-  /// objects are destroyed: their destructors may wait for a lost rank or GPU.
+  /// Call where a job catches a fatal exception, before its objects are destroyed: their destructors may wait for a
+  /// lost rank or GPU. The watchdog ends this rank if leaving takes too long, and reports the cause, `caught`, since
+  /// main may never get there.
   void leave();
   void leave(const std::exception& caught);
 
   /// Undoes leave() and leave_together() on every rank, after an exception that all have caught. Collective.
   void stay();
 
-  /// All ranks are about to throw the same exception: until the next watch begins, none takes the exit of another for a
-  /// loss. Collective.
+  /// Call before all ranks throw the same exception: until the next watch begins, none takes another's exit for a loss.
+  /// Collective.
   void leave_together();
 
-  // How all ranks fail together. Collective: each waits for all, and no rank takes the exit of another for a loss.
+  // Failing together. Collective: each rank waits for all, and none takes another's exit for a loss.
 
-  /// Runs `work` on every rank. If any failed, all throw the same AgreedError: what the first failure means, behind the
-  /// numbers of the ranks that failed unless all did.
+  /// Runs `work` on every rank. If any failed, all throw the same AgreedError: the first failure's meaning, preceded by
+  /// the numbers of the failed ranks unless all failed.
   void agree(const std::function<void()>& work) { agree(problem_of(work)); }
   /// The same with `work` on rank 0 only. The message names no rank.
   void agree_on_root(const std::function<void()>& work);
   /// Runs `work` on every rank, and returns the result of each, by rank. If any failed, all throw the same AgreedError
   /// of the first. The message names no rank.
   std::vector<std::string> all_gather(const std::function<std::string()>& work);
-  /// All ranks throw the same AgreedError: what `common` means, which each of them brings.
+  /// Throws the same AgreedError on all ranks: the meaning of `common`, which each rank passes.
   [[noreturn]] void fail(const std::exception& common);
-  /// Local. Runs `work`; returns what its failure means, in one text for the other ranks, and "" if there is none.
+  /// Local. Runs `work`; returns its failure's meaning as one text for the other ranks, "" if there is none.
   std::string problem_of(const std::function<void()>& work) const;
   /// The same as agree(work) with a `problem` from before, of this rank or another.
   void agree(const std::string& problem);

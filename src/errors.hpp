@@ -1,5 +1,4 @@
-/// The exit codes of the program, the one exception type that carries them to main, and what others' exceptions
-/// mean.
+/// The program's exit codes, the one exception type that carries them to main, and the meaning of other exceptions.
 #pragma once
 
 #include <filesystem>
@@ -23,8 +22,8 @@ enum class Exit : int {
   stopped = 75,  // stopped on a limit or a signal: resume me (EX_TEMPFAIL)
 };
 
-/// A fault that ends the job with `code`; the message says what is wrong and ends with the next action. It is
-/// printable: control characters in the names that it quotes are escaped here, once for all that print it.
+/// A fault that ends the job with `code`; the message says what is wrong and ends with the next action. Control
+/// characters in names that it quotes are escaped here, once for every printer.
 class Failure : public std::runtime_error {
  public:
   Failure(Exit code, const std::string& message) : std::runtime_error(printable(message)), code_(code) {}

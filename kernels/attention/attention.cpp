@@ -6,12 +6,13 @@
 #include "kernels/attention/flash2/ampere/engine.hpp"
 #include "kernels/attention/flash2/ampere/sizes.hpp"
 #include "kernels/attention/flash2/backward.hpp"
-#include "kernels/attention/flash2/backward_by_tile.hpp"
 #include "kernels/attention/flash2/dq_order.hpp"
 #include "kernels/attention/flash2/forward.hpp"
 #include "kernels/attention/flash2/hopper/engine.hpp"
 #include "kernels/attention/flash2/hopper/sizes.hpp"
 #include "kernels/attention/flash2/ladder.hpp"
+#include "kernels/attention/flash2/register_backward.hpp"
+#include "kernels/attention/flash2/register_forward.hpp"
 #include "kernels/attention/ladder_sizes.hpp"
 #include "kernels/attention/standard/standard.hpp"
 #include "kernels/attention/tiled/tiled.hpp"
@@ -104,6 +105,8 @@ std::int64_t attention_pad_bytes(const AttentionChoice& choice, Dtype dtype, int
   if (choice.kind == AttentionKind::standard || choice.kind == AttentionKind::tiled ||
       (is_blocked && choice.forward != Engine::portable))
     return 0;
+  if (is_blocked && !target.is_host && choice.query_tile == 0 && choice.key_tile == 0)
+    return forward_pad_bytes(register_tiles(target, real_bytes, D).forward, real_bytes) + 16;
   const int own = is_blocked ? flash2_forward_tile(target, real_bytes) : ladder::default_tile(target, real_bytes, D);
   const int query_tile = choice.query_tile > 0 ? choice.query_tile : own;
   const int key_tile = choice.key_tile > 0 ? choice.key_tile : own;
@@ -148,17 +151,6 @@ std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype,
   return forward;
 }
 
-namespace {
-
-/// Whether the target is a GPU that is known to grant a team the pads of flash2's last step, in its own tiles.
-bool has_room_on_ladder(Dtype dtype, int D, const Target& target) {
-  AttentionChoice choice;
-  choice.steps = ladder::kFlash2Steps;
-  return target.team_scratch_kib > 0 && attention_pad_bytes(choice, dtype, D, target) <= scratch_limit(target);
-}
-
-}  // namespace
-
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const Target& target) {
   AttentionChoice choice;
   choice.deterministic = deterministic;
@@ -166,7 +158,6 @@ AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const 
     if (has_forward(engine, dtype, D, target)) choice.forward = engine;
     if (has_backward(engine, dtype, D, target)) choice.backward = engine;
   }
-  if (choice.forward == Engine::portable && has_room_on_ladder(dtype, D, target)) choice.steps = ladder::kFlash2Steps;
   return choice;
 }
 
@@ -197,7 +188,10 @@ void Attention<Exec, Scalar>::forward(const Exec& exec) const {
   }
   switch (choice.forward) {
     case Engine::portable: {
-      if (choice.query_tile == 0 && choice.key_tile == 0) return Flash2Forward<Exec, Scalar>{{}, task}.launch(exec);
+      if (choice.query_tile == 0 && choice.key_tile == 0) {
+        if constexpr (kIsHost<Exec>) return Flash2Forward<Exec, Scalar>{{}, task}.launch(exec);
+        if constexpr (!kIsHost<Exec>) return RegisterForward<Exec, Scalar>{task}.launch(exec);
+      }
       const int own = flash2_forward_tile({.is_host = kIsHost<Exec>}, sizeof(Real));
       const ChosenTiles tiles{choice.query_tile > 0 ? choice.query_tile : own,
                               choice.key_tile > 0 ? choice.key_tile : own};
@@ -236,7 +230,8 @@ void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) con
   switch (choice.backward) {
     case Engine::portable:
       if constexpr (kIsHost<Exec>) return Flash2Backward<Exec, Scalar>{task}.launch(exec);
-      return Flash2BackwardByTile<Exec, Scalar>{task}.launch(exec);
+      if constexpr (!kIsHost<Exec>) return RegisterBackward<Exec, Scalar>{task}.launch(exec);
+      break;
     case Engine::mma: {
       using Mma = AmpereEngine<Exec, Scalar>;
       if constexpr (Mma::kHasKernels) return typename Mma::Backward{task, order, g.workspace}.launch(exec);

@@ -50,8 +50,7 @@ bool has_forward(Engine engine, Dtype dtype, int D, const Target& target = kHere
 bool has_backward(Engine engine, Dtype dtype, int D, const Target& target = kHere);
 
 /// The fastest that a build for `target` has for a dtype and a head width, chosen separately per direction: tensor
-/// cores; without them, forward, the ladder's last step of flash2 on GPUs that are known to have room for its own
-/// tiles; else the portable kernel.
+/// cores, else the portable kernel.
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const Target& target = kHere);
 
 /// Whether a build for `target` has the steps of the choice for a dtype.

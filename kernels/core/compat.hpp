@@ -16,6 +16,13 @@
   #define TESSERA_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/// The same where only a device's compiler needs it: there it keeps private arrays in registers.
+#if defined(__CUDACC__) || defined(__HIPCC__)
+  #define TESSERA_UNROLL_ON_DEVICE _Pragma("unroll")
+#else
+  #define TESSERA_UNROLL_ON_DEVICE
+#endif
+
 /// Statements for devices only, placed before those for hosts: KOKKOS_IF_ON_DEVICE, or nothing where Kokkos has neither
 /// that nor a device (Debian's).
 #if KOKKOS_VERSION >= 30600

@@ -44,6 +44,13 @@ KOKKOS_FORCEINLINE_FUNCTION Real fast_exp(Real x) {
   }
 }
 
+/// 2^x, by the library of the device or the host; 2^-inf = 0.
+template <class Real>
+KOKKOS_FORCEINLINE_FUNCTION Real exp2(Real x) {
+  TESSERA_ON_DEVICE(return Kokkos::exp2(x);)
+  return std::exp2(x);
+}
+
 /// The larger of two numbers; a NaN loses.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION Real larger(Real a, Real b) {

@@ -2,8 +2,8 @@
 /// copy_engine.* for that of NVIDIA GPUs.
 ///
 /// Every rank calls the same operations in the same order. A started transfer owns its spans until it has completed.
-/// Over MPI it progresses only inside test() and join(), so the caller polls while it computes; over the others it runs
-/// on its own stream and the host never waits: join() orders the streams.
+/// Over MPI it progresses only inside test() and join(), so the caller must poll while it computes; otherwise it runs
+/// on its own stream, join() orders the streams, and the host never waits.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ constexpr std::string_view name_of(Operation operation) {
   return names[static_cast<int>(operation)];
 }
 
-/// With what carries it out: "all_reduce[copy_engine]".
+/// With its means: "all_reduce[copy_engine]".
 inline std::string label_of(Operation operation, std::string_view means) {
   return std::string(word_of(operation)).append("[").append(means).append("]");
 }
@@ -57,13 +57,13 @@ struct Span {
 
 class Squares;
 
-/// Whether the ranks' devices compute while a transfer is in flight. If not, it may take their multiprocessors. The
-/// same on every rank, since it decides how the transfer is made.
+/// Whether the devices compute while a transfer is in flight; if not, it may use their SMs. Must be the same on every
+/// rank, since it decides how the transfer works.
 enum class Overlap { compute, none };
 
-/// What a transfer moves. `wire`: empty, or as many elements of a narrower dtype, in the same memory as `span`, in
-/// which the values cross the network: rounded into it, summed there, and widened back. Nothing else may use it until
-/// the transfer has completed.
+/// The memory of a transfer. `wire`: empty, or as many elements of a narrower dtype in the same kind of memory as
+/// `span`. Values are rounded into it, cross the network and are summed there, and are widened back. Nothing else may
+/// use it while the transfer is in flight.
 struct Message {
   Operation operation;
   Span span;       // an all-gather's whole
@@ -78,12 +78,12 @@ class Transfer {
  public:
   virtual ~Transfer() = default;
 
-  /// Collective, once, before the first start: exchanges what the ranks must know of each other. Making a transfer is
-  /// not collective, so a rank that lacks memory for it can report that before the others wait for it here.
+  /// Collective, once, before the first start: the ranks exchange addresses and the like. Making a transfer is not
+  /// collective, so a rank that lacks memory for it can report that before the others wait here.
   /// Throws  on every rank or on none.
   virtual void connect() {}
 
-  /// Makes each run leave the squares of the sums that this rank makes (squares.hpp). False: it makes none itself.
+  /// Makes each run leave sums of squares of the sums that this rank computes (squares.hpp); false if it computes none.
   /// Once, before connect().
   virtual bool leave_squares(Squares&) { return false; }
 
@@ -102,8 +102,7 @@ class Transfer {
     double end_s;     // of it and, if is_asynchronous(), of all transfers that were started before
     double joined_s;  // when the wait for it began; end_s if nothing waited
   };
-  /// Times of the latest run, or of the latest replay of the graph that contains it. Call once it has completed, before
-  /// it is started again.
+  /// Times of the latest run, or of its graph's latest replay. Call after it has completed and before the next start.
   /// Throws  std::logic_error while it runs.
   virtual Times times() = 0;
 };
@@ -122,7 +121,7 @@ class Collectives {
  public:
   virtual ~Collectives() = default;
   virtual std::string name() const = 0;  // "mpi"
-  /// What carries an operation out: "mpi", "nccl" (its ring) or "copy_engine".
+  /// The means of an operation: "mpi", "nccl" (its ring) or "copy_engine".
   virtual std::string means_of(Operation) const { return name(); }
   /// Both: "all_reduce[copy_engine]".
   std::string label(Operation operation) const { return label_of(operation, means_of(operation)); }
@@ -132,12 +131,12 @@ class Collectives {
   /// progress by themselves.
   virtual bool is_asynchronous() const = 0;
 
-  /// Whether all-reduces that overlap computation hold up no others while their kernels wait for multiprocessors: the
-  /// kernels of a step may then go first.
+  /// Whether an overlapping all-reduce whose kernels wait for SMs delays no other transfer: then a step's kernels may
+  /// have priority.
   virtual bool can_yield() const { return false; }
 
-  /// Bytes of this rank's device for its own buffers, allocated at the beginning. Excludes what a library allocates at
-  /// its first transfers.
+  /// Bytes of this rank's device for its own buffers, allocated at the start; excludes a library's allocations at its
+  /// first transfers.
   virtual std::int64_t device_bytes() const { return 0; }
 
   virtual int rank() const = 0;  // in the group
@@ -149,31 +148,30 @@ class Collectives {
   /// Throws    std::invalid_argument for unsupported spans.
   virtual std::unique_ptr<Transfer> make(const Message& message) = 0;
 
-  /// `span` becomes its sum over the ranks, the same bits on each, whatever it overlaps.
+  /// `span` becomes its sum over the ranks, the same bits on each, for either Overlap.
   std::unique_ptr<Transfer> make_all_reduce(const Span& span, const Span& wire, Overlap overlap = Overlap::compute) {
     return make({.operation = Operation::all_reduce, .span = span, .wire = wire, .overlap = overlap});
   }
-  /// `span` consists of size() parts of equal length. The sum over the ranks of this rank's, the rank()-th, goes to
-  /// `part`, which lies outside `span`; empty: to its own place in it. What else `span` holds, and all of `wire`, are
-  /// left undefined.
+  /// `span` has size() equal parts. The sum over the ranks of part rank() goes to `part`, which lies outside `span`;
+  /// if empty, to its own place in `span`. The rest of `span`, and all of `wire`, become undefined.
   std::unique_ptr<Transfer> make_reduce_scatter(const Span& span, const Span& wire, const Span& part = {}) {
     return make({.operation = Operation::reduce_scatter, .span = span, .wire = wire, .part = part});
   }
-  /// `whole` becomes the concatenation of all ranks' parts, in rank order; `part` is this rank's, size() times shorter,
-  /// either outside `whole` or at its own place in it. Any dtype.
+  /// `whole` becomes the concatenation of all ranks' parts, in rank order; this rank's `part` lies outside `whole`, or
+  /// at its own place in it. Any dtype.
   std::unique_ptr<Transfer> make_all_gather(const Span& part, const Span& whole) {
     return make({.operation = Operation::all_gather, .span = whole, .part = part});
   }
-  /// `span` becomes that of the group's rank 0. Any dtype.
+  /// `span` becomes a copy of the group's rank 0's. Any dtype.
   std::unique_ptr<Transfer> make_broadcast(const Span& span) {
     return make({.operation = Operation::broadcast, .span = span});
   }
 
-  /// The collectives of a subset of these ranks: those that pass the same `group`, in the same order. Collective.
+  /// The collectives of the ranks that pass the same `group`, in the same order. Collective.
   virtual std::unique_ptr<Collectives> make_group(int group) = 0;
 
-  /// The instance that waits for every asynchronous transfer: what is enqueued on it, or started from it, follows all
-  /// that were started before. Otherwise the default one.
+  /// The instance that waits for every asynchronous transfer: work enqueued on it, or transfers started from it, follow
+  /// all earlier transfers. Otherwise the default instance.
   virtual kernels::Device instance() const { return {}; }
 
   /// The same at once: complete on return. The work that writes the span must have been fenced.
@@ -182,8 +180,8 @@ class Collectives {
   /// A fault of another rank that the library has detected; empty: none. Callable from any thread.
   virtual std::string fault() = 0;
 
-  /// This rank leaves in mid-step: aborts the transfers in progress on its device, so that its memory can be freed.
-  /// Nothing can be started afterwards.
+  /// For a rank that leaves in mid-step: aborts the transfers in progress on its device, so that its memory can be
+  /// freed. Nothing can be started afterwards.
   virtual void abandon() = 0;
 };
 

@@ -30,10 +30,9 @@ using kernels::round_up;
 constexpr std::int64_t kAlignment = 256;  // of parts [bytes]
 constexpr std::uintptr_t kPage = 4096;    // of the receive buffer [bytes]
 
-// The receive buffer's parts [bytes]; a run uses that of reduce-scatters or those of the channels. Reduce-scatters have
-// the largest: each piece's sum may have to wait for multiprocessors, so the fewer, the better. The pieces of
-// all-reduces are small enough that those of both channels stay in L2 (of H200s 50 MB) until they are added and sent
-// on.
+// The receive buffer's parts [bytes]; a run uses the reduce-scatters' or the channels'. Reduce-scatters have the
+// largest: each piece's sum may have to wait for SMs, so fewer are better. An all-reduce's pieces are small enough that
+// those of both channels stay in L2 (50 MB on H200) until they are added and sent on.
 constexpr std::int64_t kOfReduceScatters = std::int64_t{64} << 20;
 constexpr std::int64_t kOfChannel = std::int64_t{16} << 20;
 constexpr std::int64_t kLargestPiece = std::int64_t{8} << 20;  // of an all-reduce: of each rank's part
@@ -65,7 +64,7 @@ void copy(char* to, const char* from, std::int64_t bytes, cudaStream_t stream) {
   CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
 }
 
-/// Each rank starts with its successor, so that no two send to the same one.
+/// Each rank starts with its successor, so that no two send to the same rank at once.
 template <class Action>
 void for_each_peer(int rank, int ranks, const Action& action) {
   for (int i = 1; i < ranks; ++i) action((rank + i) % ranks);
@@ -159,7 +158,7 @@ std::unique_ptr<CopyEngineMove> CopyEngines::make(Operation operation, const Spa
       new CopyEngineMove(*this, operation, span, part, squares, take_channel(operation, overlap)));
   if (const std::string& fault = transfer->arrays_.fault(); !fault.empty()) {
     const std::string text = std::string(name_of(operation)) + " of " + span.label + " by copy engines: " + fault +
-                             "; parallel.transfers=\"ring\" does without them";
+                             "; parallel.transfers=\"ring\" avoids them";
     if (tells_of_no_memory(fault)) throw MemoryError(text);
     throw EnvironmentError(text);
   }
@@ -242,7 +241,7 @@ void CopyEngineMove::sum_by_kernel(const Device& exec) const {
   e.meet(channel_, 1, exec.cuda_stream());
 }
 
-/// Its own part comes last: that copy takes multiprocessors, so it may have to wait for them, and no other rank should.
+/// Its own part comes last: that copy needs SMs and may have to wait for them, which should delay no other rank.
 void CopyEngineMove::gather(const Device& exec) const {
   const CopyEngines& e = engines_;
   const cudaStream_t stream = exec.cuda_stream();
@@ -257,16 +256,16 @@ void CopyEngineMove::gather(const Device& exec) const {
   }
 }
 
-/// Address in the buffer of `receiver` for what `sender` contributes to `own`, the receiver's part of a span. It has
-/// the alignment of `own`: copies between addresses of different alignment take almost twice as long.
+/// Address in the buffer of `receiver` for `sender`'s contribution to `own`, the receiver's part of a span. Aligned
+/// like `own`: copies between addresses of different alignment take almost twice as long.
 char* CopyEngineMove::slot(int sender, int receiver, const char* own) const {
   const int index = sender < receiver ? sender : sender - 1;
   return engines_.buffers_->of(receiver) + engines_.room(channel_).first + index * engines_.slot_bytes(channel_) +
          reinterpret_cast<std::uintptr_t>(own) % kAlignment;
 }
 
-/// Sums a piece of this rank's part, `done` bytes after its begin: its own values and, from the receive buffer, those
-/// of the others, in rank order.
+/// Sums a piece of this rank's part, `done` bytes after its begin, in rank order: its own values and, from the receive
+/// buffer, the others'.
 void CopyEngineMove::add(const Device& exec, char* own, std::int64_t done, std::int64_t bytes) const {
   if (bytes == 0) return;
   const CopyEngines& e = engines_;

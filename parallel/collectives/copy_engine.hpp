@@ -1,6 +1,6 @@
 /// Transfers between the GPUs of one host by their copy engines: all-reduce, reduce-scatter and all-gather of all
-/// ranks. Only short kernels, which add or copy a rank's own part, take multiprocessors from the products that run
-/// concurrently. Each rank owns one of R equal parts of a span; an all-reduce rounds parts up to 256 bytes.
+/// ranks. Only short kernels, which add or copy a rank's own part, take SMs from concurrent GEMMs. Each rank owns one
+/// of R equal parts of a span; an all-reduce rounds parts up to 256 bytes.
 ///
 ///   scatter    every rank copies the parts that others own into their receive buffers
 ///   barrier    contributions have arrived, and what gather overwrites has been sent
@@ -8,18 +8,18 @@
 ///   gather     the owner copies its part to its place in every rank's span
 ///   barrier    sums have arrived, and the receive buffer is free again
 ///
-/// A reduce-scatter is all of it but gather, an all-reduce all of it, piece by piece. Pieces of a reduce-scatter are as
-/// large as the receive buffer holds, those of an all-reduce small enough to stay in L2 from scatter to gather. An
-/// all-gather is gather alone between two barriers; the first says that no rank still reads its whole. An all-reduce
-/// that overlaps no computation is one kernel of each rank between two barriers, without the receive buffer: it reads
-/// this rank's part of every span, adds, and writes the sum to all; over NVLink that is faster than copying.
+/// An all-reduce takes all these steps, a reduce-scatter all but gather, piece by piece. A reduce-scatter's pieces fill
+/// the receive buffer; an all-reduce's are small enough to stay in L2 from scatter to gather. An all-gather is gather
+/// alone between two barriers, the first to ensure that no rank still reads its whole. An all-reduce that overlaps no
+/// computation is one kernel per rank between two barriers, without the receive buffer: it reads this rank's part of
+/// every span, adds, and writes the sum to all; over NVLink that is faster than copying.
 ///
-/// A sum may wait for multiprocessors, and its stream with it. All-reduces that overlap computation take turns between
-/// two channels, each with a stream, a part of the receive buffer and barriers of its own.
+/// A sum that waits for SMs stalls its stream. All-reduces that overlap computation therefore alternate between two
+/// channels, each with its own stream, part of the receive buffer and barriers.
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
 /// Limits  at most kMaxCopyEngineRanks ranks, on one host. All ranks enqueue the same transfers in the same order;
-///         those of a channel run one after the other, and those of none.
+///         transfers of one channel run one after the other, as do those of none.
 /// Source  reduce-scatter and all-gather as in Rabenseifner 2004, "Optimization of Collective Reduction Operations",
 ///         with direct copies; CUDA C++ Programming Guide 12.2, "Interprocess Communication".
 #pragma once
@@ -64,7 +64,7 @@ class PeerArray {
 
 class CopyEngineMove;
 
-/// What transfers share: the receive buffer, the barrier and the channels.
+/// Shared by transfers: the receive buffer, the barrier and the channels.
 class CopyEngines {
  public:
   /// Collective. If fault() is not empty, no rank may use it.
@@ -76,10 +76,9 @@ class CopyEngines {
   const std::string& fault() const { return fault_; }
   std::int64_t device_bytes() const { return memory_ == nullptr ? 0 : kReceiveBytes; }
 
-  /// Maps `span`, in the device's memory, of every rank: what is summed in place, or an all-gather's whole. `part` is
-  /// this rank's: what an all-gather takes, or where a reduce-scatter leaves its sum, outside the span or at its own
-  /// place in it; null: there. `squares`: null, or room for those of own_bytes(). `overlap`: of an all-reduce.
-  /// Collective.
+  /// Maps every rank's `span` in device memory: the array to sum in place, or an all-gather's whole. This rank's `part`
+  /// is an all-gather's input or a reduce-scatter's output, outside the span or at its own place there (also if null).
+  /// `squares`: null, or room for the squares of own_bytes(). `overlap`: of an all-reduce. Collective.
   ///
   /// Throws  if the other ranks cannot access the memory: MemoryError if CUDA reports that memory has run out, else
   ///         EnvironmentError. std::invalid_argument for a broadcast.
@@ -93,8 +92,8 @@ class CopyEngines {
   /// Waits for the channels and unmaps the other ranks' receive buffers; no transfer may follow.
   void close();
 
-  /// Frees the receive buffer. Before the first rank does, every rank must have closed its own and destroyed its
-  /// transfers. Without this the memory stays until the process ends: ranks that leave in disorder may have it mapped.
+  /// Frees the receive buffer; every rank must first have closed its own and destroyed its transfers. Without this call
+  /// the memory stays until the process ends: ranks that leave in disorder may have it mapped.
   void free();
 
   /// After this, nothing waits for other ranks: enqueued work runs to its end, with wrong results.
@@ -136,7 +135,7 @@ class CopyEngineMove {
   /// The instance of its channel; null: it has none.
   const kernels::Device* channel() const;
 
-  /// Enqueues it on the stream of `exec`. Transfers of one channel, and those of none, may not be under way on several
+  /// Enqueues it on the stream of `exec`. Transfers of one channel, or of none, must not be in flight on several
   /// streams.
   void enqueue(const kernels::Device& exec) const;
 
@@ -160,8 +159,8 @@ class CopyEngineMove {
   PeerArray arrays_;
 };
 
-/// All ranks by `engines`, which serve them, on `stream`, to which their channels return. `others`, of the same ranks,
-/// family and stream, carry what copy engines do not: broadcasts, and groups. Destroy it on every rank, as `others`.
+/// Collectives of all ranks by `engines` on `stream`, which their channels rejoin. `others`, of the same ranks, family
+/// and stream, carry broadcasts and groups, which copy engines do not. Destroy it on every rank, as `others`.
 std::unique_ptr<Collectives> make_copy_engine_collectives(const World& world, std::unique_ptr<CopyEngines> engines,
                                                           std::shared_ptr<TransferStream> stream,
                                                           std::shared_ptr<Family> family,

@@ -1,5 +1,5 @@
-/// Collectives that end together: those of all ranks, and the groups made from them. A fault of one member is one of
-/// all, and who abandons one abandons all, so that the watchdog need only know the collectives in use.
+/// Collectives that end together: those of all ranks, and the groups made from them. A fault of one is a fault of all,
+/// and abandoning one abandons all, so the watchdog need only know the collectives in use.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ class Family {
     virtual ~Member() = default;
     /// A fault of another rank that it has detected; empty: none.
     virtual std::string own_fault() const { return ""; }
-    /// From here on nothing of it waits for other ranks. One thread at a time calls this and own_fault().
+    /// After this, none of its work waits for other ranks. One thread at a time calls this and own_fault().
     virtual void abandon_own() = 0;
   };
 
@@ -32,9 +32,9 @@ class Family {
 
   void abandon();
 
-  /// Whether a member that is destroyed now may wait for the other ranks. Collective: if any rank has found a fault or
-  /// abandoned its family, all abandon theirs. Only a rank that an exception unwinds does not ask the others, who may
-  /// never answer: it abandons nothing else and gets false.
+  /// Whether a member may wait for the other ranks in its destructor. Collective: if any rank has found a fault or
+  /// abandoned its family, all abandon theirs. A rank that an exception unwinds does not ask the others, who may never
+  /// answer: it abandons nothing else and gets false.
   bool ends_in_order(const World& world);
 
  private:

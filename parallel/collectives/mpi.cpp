@@ -66,7 +66,7 @@ class Sum {
   MPI_Op add_bf16_ = MPI_OP_NULL, add_fp16_ = MPI_OP_NULL;
 };
 
-/// MPI reads host memory immediately, and what was copied out of staging must have left it.
+/// MPI reads host memory immediately, and copies out of staging must have finished.
 void finish_copies(const Device& exec) {
   if constexpr (!kernels::kIsHost<Device>) exec.fence();
 }
@@ -109,7 +109,7 @@ class Bytes {
   bool is_on_device_;
 };
 
-/// What crosses the network piece by piece, each in one call of MPI.
+/// A transfer that crosses the network in pieces, each in one call of MPI.
 class InPieces {
  public:
   virtual ~InPieces() = default;
@@ -119,8 +119,7 @@ class InPieces {
 };
 
 /// The transfers in progress on a communicator, first come first served: at most kPiecesInFlight pieces at a time.
-/// Every rank starts the same transfers in the same order, so all make the same calls of MPI in the same order,
-/// whenever each of them polls.
+/// Every rank starts the same transfers in the same order, so all call MPI in the same order, whenever they poll.
 class PieceQueue {
  public:
   /// Pieces may stage `bytes` each from here on.
@@ -136,7 +135,7 @@ class PieceQueue {
     post();
   }
 
-  /// Takes what has arrived and posts what has room, without waiting.
+  /// Takes pieces that have arrived and posts those that have room, without waiting.
   void poll() {
     int has_arrived = 1;
     while (in_flight_ > 0) {
@@ -203,14 +202,14 @@ class PieceQueue {
   std::int64_t next_piece_ = 0;     // of the first of them
 };
 
-/// The ranks that take part, what they have under way, and where it is recorded.
+/// The participating ranks, their transfers in flight, and the recorder.
 struct Group {
   MPI_Comm comm = MPI_COMM_NULL;
   FlightRecorder& recorder;
   std::shared_ptr<PieceQueue> queue = std::make_shared<PieceQueue>();
 };
 
-/// What the transfers have in common: their pieces, and when they began and ended.
+/// Common to the transfers: pieces, and times of begin and end.
 class MpiTransfer : public Transfer, private InPieces {
  public:
   ~MpiTransfer() override { queue_->forget(*this); }
@@ -340,7 +339,7 @@ class MpiAllReduce final : public MpiTransfer {
   std::pair<MPI_Datatype, MPI_Op> sum_;
 };
 
-/// A piece is a range of every part. It is packed, so that the sums have their place apart from what MPI reads.
+/// A piece is a range of every part. Packing keeps the sums apart from what MPI reads.
 class MpiReduceScatter final : public MpiTransfer {
  public:
   MpiReduceScatter(const Message& message, const Sum& sum, const Group& group)
@@ -385,7 +384,7 @@ class MpiReduceScatter final : public MpiTransfer {
   std::pair<MPI_Datatype, MPI_Op> sum_;
 };
 
-/// Received in place, at once, where MPI can reach both spans and count the whole; else a piece is a range of every
+/// Received in place and at once if MPI can reach both spans and count the whole; else in pieces, each a range of every
 /// part, received in staging.
 class MpiAllGather final : public MpiTransfer {
  public:

@@ -38,8 +38,7 @@ void check(ncclResult_t result, const char* call, ncclComm_t comm, const char* a
 }
 
 void check_connection(ncclResult_t result, const char* call, ncclComm_t comm) {
-  check<EnvironmentError>(result, call, comm,
-                          ": NCCL_DEBUG=INFO shows more; parallel.collectives=\"mpi\" does without NCCL");
+  check<EnvironmentError>(result, call, comm, ": NCCL_DEBUG=INFO shows more; parallel.collectives=\"mpi\" avoids NCCL");
 }
 
 /// Ranks that NCCL has joined, and the stream of their transfers.
@@ -49,7 +48,7 @@ class Communicator final : public Family::Member {
   Communicator(const World& world, std::shared_ptr<TransferStream> stream, std::shared_ptr<Family> family)
       : Communicator(world, connect(world), std::move(stream), std::move(family)) {}
 
-  /// Of those ranks of `all` that give the same `group`, with a stream of their own. Collective in `all`.
+  /// The ranks of `all` that pass the same `group`, with their own stream. Collective in `all`.
   Communicator(Communicator& all, int group)
       : Communicator(all.world_, all.split(group),
                      std::make_shared<TransferStream>(all.world_.recorder(), kernels::cuda::highest_priority()),
@@ -89,13 +88,13 @@ class Communicator final : public Family::Member {
     return std::string("NCCL reports: ") + ncclGetErrorString(state) + " (" + ncclGetLastError(comm_) + ")";
   }
 
-  /// Running kernels end at once. The call itself returns only when the last graph that contains NCCL kernels has been
-  /// destroyed, which may be much later: hence the thread.
+  /// Running kernels end at once, but the call returns only once the last graph with NCCL kernels has been destroyed,
+  /// possibly much later: hence the thread.
   void abandon_own() override {
     if (!abort_.joinable()) abort_ = std::thread([comm = comm_] { ncclCommAbort(comm); });
   }
 
-  /// The host waits for what has been enqueued on the stream, or for a fault.
+  /// The host waits for the work enqueued on the stream, or for a fault.
   void drain() const {
     using namespace std::chrono;
     CUDA_CHECK(cudaEventRecord(drained_, stream_->get()));
@@ -132,7 +131,7 @@ class Communicator final : public Family::Member {
 
   ncclComm_t split(int group) const {
     if (group < 0) throw std::invalid_argument("nccl: a group of ranks is 0 or above, not " + std::to_string(group));
-    drain();  // NCCL may wait for the ranks, and they for what is under way
+    drain();  // NCCL may wait for the ranks, and they for transfers in flight
     ncclComm_t comm = nullptr;
     check_connection(ncclCommSplit(comm_, group, rank_, &comm, nullptr), "ncclCommSplit", comm_);
     return comm;

@@ -2,12 +2,11 @@
 ///
 /// Groups  make_group(group), with group >= 0, waits for the transfers in progress and splits the communicator. A group
 ///         has its own communicator and stream, for which NCCL takes device memory, and belongs to the same family.
-///         Groups may be destroyed in any order that is the same on every rank, also after what they were made from.
+///         Groups may be destroyed in any order, the same on every rank, also after the collectives that made them.
 /// Order   sums repeat bit for bit: make_nccl_collectives() sets NCCL_ALGO=Ring unless the user set NCCL_ALGO.
-/// Limits  all other NCCL variables are left to the user. A transfer occupies a part of the GPU while it waits for
-///         the other ranks, so transfers of different groups that may be under way together are started in the same
-///         order on all ranks; one that is started from the instance() of another group's collectives runs after what
-///         is under way there.
+/// Limits  all other NCCL variables are left to the user. A transfer occupies part of the GPU while it waits for other
+///         ranks, so transfers of different groups that may be in flight together must start in the same order on all
+///         ranks; one started from the instance() of another group's collectives follows the transfers there.
 /// Source  NCCL 2.28 user guide, "CUDA Stream Semantics", "Using NCCL with CUDA Graphs", "Creating a communicator",
 ///         "Fault tolerance" and "Using multiple NCCL communicators concurrently".
 #pragma once

@@ -1,5 +1,4 @@
-/// What the libraries' transfers have in common: spans that consist of equal parts, one for each rank, and sums of
-/// them.
+/// Common to the libraries' transfers: spans of equal parts, one for each rank, and sums of them.
 #pragma once
 
 #include <span>
@@ -30,7 +29,7 @@ inline bool overlap(const Span& one, const Span& other) {
   return first + one.bytes() > second && second + other.bytes() > first;
 }
 
-/// Where a reduce-scatter of `whole` leaves the sum of this rank's part: `part`, or its own place if that is empty.
+/// Where a reduce-scatter of `whole` leaves this rank's sum: `part`, or if that is empty its own place in `whole`.
 /// Throws  std::invalid_argument if `part` is not like a part of `whole`, or overlaps it.
 inline Span sum_place(const std::string& what, const Span& part, const Span& whole, int rank, int ranks) {
   const std::int64_t count = part_count(what, whole, ranks);
@@ -41,8 +40,8 @@ inline Span sum_place(const std::string& what, const Span& part, const Span& who
 }
 
 /// Enqueues the sum of at most kernels::SumParts::kMaxParts arrays, in this order; `out` may be one of them. `squares`:
-/// null, or a place for those of `out` (squares.hpp). `copies`: where else the sum goes, each place
-/// as long as `out`; they may be among the parts.
+/// null, or room for the squares of `out` (squares.hpp). `copies`: further places for the sum, each as long as `out`;
+/// they may be among the parts.
 /// Throws  std::invalid_argument if its dtype cannot be summed.
 inline void sum_parts(const kernels::Device& exec, std::span<const void* const> parts, const Span& out,
                       double* squares = nullptr, std::span<void* const> copies = {}) {

@@ -1,6 +1,6 @@
-/// Squares that sums leave behind, so that the norm of all gradients need not read them again: a transfer that makes
-/// its sums itself leaves a partial sum of squares of each kBytes that this rank adds. Their total over the ranks is
-/// that of the whole message. Room for them is handed out front to back.
+/// Sums of squares that transfers leave, so that the norm need not read the gradients again: a transfer that computes
+/// its own sums leaves one for each kBytes that this rank adds. Their total over the ranks is the whole message's. Room
+/// is handed out front to back.
 #pragma once
 
 #include <optional>
@@ -18,13 +18,13 @@ class Squares {
  public:
   static constexpr std::int64_t kBytes = kernels::SumParts<kernels::Device, float>::kSquaresBytes;
 
-  /// Partial sums of so many bytes of neighbouring sums.
+  /// The number of partial sums for this many bytes of sums.
   static std::int64_t count_of(std::int64_t bytes) { return kernels::ceil_div(bytes, kBytes); }
 
   /// `room`: fp64, in memory of the same kind as what is summed.
   explicit Squares(const Span& room) : room_(room) {}
 
-  /// Makes `sums` leave theirs before they are connected, and returns how many they are in the room; none if it is
+  /// Call before connecting `sums`: makes them leave their squares in the room. Returns how many; none if the room is
   /// empty or a transfer leaves none.
   /// Throws  std::logic_error if there is too little room.
   static std::optional<std::int64_t> left_by(const std::vector<Transfer*>& sums, const Span& room) {
@@ -35,7 +35,7 @@ class Squares {
     return squares.taken_;
   }
 
-  /// A place for those of so many bytes of sums.
+  /// A place for the squares of this many bytes of sums.
   double* take(std::int64_t bytes) {
     double* const place = static_cast<double*>(room_.data) + taken_;
     taken_ += count_of(bytes);

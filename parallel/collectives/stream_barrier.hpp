@@ -1,14 +1,13 @@
-/// A barrier of the ranks of one host on a CUDA stream of each. The stream itself sets and waits for flags, by CUDA's
-/// stream memory operations: a wait takes no multiprocessor from the kernels of other streams, and no host thread.
+/// A barrier of the ranks of one host, on one CUDA stream of each. The streams set flags and wait for them by CUDA's
+/// stream memory operations, so a wait takes no SM from other streams' kernels, and no host thread.
 ///
-/// Each rank has a flag for every other one, in host memory that the ranks share and CUDA maps. To arrive is to set
-/// one's flag at each of the others; then the stream waits until its own are all set, and clears them.
+/// Each rank has a flag for every other one, in shared host memory that CUDA maps. On arrival a stream sets its rank's
+/// flag at each other rank; then it waits until all of its own are set, and clears them.
 ///
 /// Order    work enqueued after a barrier sees the effects of all work that any rank enqueued on its stream before it.
-/// Limits   the barriers of a channel alternate between its two sets of flags: a rank that sets a flag again has passed
-///          the barrier in between, and the flag's reader, which arrived there, had cleared it by then. All ranks
-///          therefore enqueue the same barriers of a channel in the same order, each on one stream. Channels are
-///          independent.
+/// Limits   the barriers of a channel alternate between two sets of flags: before a rank sets a flag again, it passes
+///          the barrier in between, where the flag's reader arrived after clearing it. So all ranks must enqueue the
+///          same barriers of a channel in the same order, each on one stream. Channels are independent.
 /// Async    enqueue() returns at once, and may be captured in a graph.
 /// Source   CUDA Driver API, "Stream Memory Operations".
 #pragma once
@@ -28,14 +27,14 @@ namespace tessera::parallel {
 
 class World;
 
-/// The first rank's text that is not empty, on every rank. Collective. For faults that all ranks then act on together;
-/// those that end them go through World::agree.
+/// The first non-empty text of any rank, on every rank. Collective. For faults that all ranks handle together; fatal
+/// ones go through World::agree.
 std::string first_fault(const World& world, const std::string& mine);
 
 class StreamBarrier {
  public:
-  /// Of all ranks of `world`, which are on one host, in `channels` channels. Collective. If fault() is not empty, which
-  /// it is on every rank or on none, no rank may use it.
+  /// For all ranks of `world`, on one host, with `channels` channels. Collective. If fault() is not empty (the same on
+  /// every rank), no rank may use it.
   StreamBarrier(const World& world, int channels);
   ~StreamBarrier();
   StreamBarrier(const StreamBarrier&) = delete;
@@ -46,7 +45,7 @@ class StreamBarrier {
   /// With the channel's flags `set`, 0 and 1 in turn.
   void enqueue(int channel, int set, cudaStream_t stream) const;
 
-  /// After this, no barrier of this rank waits for long, whether the others arrive or not.
+  /// After this, no barrier of this rank waits long, even if the others never arrive.
   void abandon();
 
  private:

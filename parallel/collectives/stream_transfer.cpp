@@ -52,7 +52,7 @@ StreamTransfer::StreamTransfer(std::string_view means, TransferStream& stream, c
   }
 }
 
-/// What this rank gives to an all-gather, or where its part of a reduce-scatter ends; of others, nothing.
+/// This rank's input of an all-gather, or output of a reduce-scatter; empty for other operations.
 Span StreamTransfer::own_part(const Message& message) const {
   switch (operation_) {
     case Operation::all_gather: return message.part;

@@ -1,9 +1,9 @@
-/// What the transfers of GPUs have in common, whatever moves the bytes: a stream, how a transfer forks off the compute
-/// stream and joins it again, its narrower numbers, its record and its times.
+/// Common to the transfers of GPUs: a stream that forks from the compute stream and joins it again, narrower numbers on
+/// the network, records and times.
 ///
-/// A transfer forks off by one event and joins by another; the host only enqueues, and a capture of the compute stream
-/// includes the transfer's. Elements that cross the network in bf16 are rounded and widened on the transfer's stream,
-/// too; a reduce-scatter widens only this rank's part.
+/// A transfer forks by one event and joins by another; the host only enqueues, and a capture of the compute stream
+/// includes the transfer's stream, where elements that cross the network in bf16 are rounded and widened, too; a
+/// reduce-scatter widens only this rank's part.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,7 +21,7 @@
 
 namespace tessera::parallel {
 
-/// A stream that passes the ends of its transfers in the order of their starts, its log, and the clock of their times.
+/// A stream on which transfers complete in start order, its log, and the clock of their times.
 class TransferStream {
  public:
   TransferStream(FlightRecorder& recorder, int priority);
@@ -53,7 +53,7 @@ class StreamTransfer : public Transfer {
   /// Throws  std::invalid_argument for unsupported spans.
   StreamTransfer(std::string_view means, TransferStream& stream, const Message& message, int rank, int size);
 
-  /// Where move() enqueues: on the transfer stream, or on another one for which that then waits.
+  /// The stream of move(): the transfer stream, or another one that the transfer stream then waits for.
   virtual const kernels::Device& runs_on() const { return stream_.instance(); }
   virtual void move(const kernels::Device& on) = 0;
 

@@ -53,8 +53,8 @@ class Ownership {
   std::vector<std::int64_t> parts_, owned_first_;  // [units], [units + 1]
 };
 
-/// For units that are opened in this order, `times` times over, and use `places[unit]`, empty at first: whether each
-/// opening finds its unit still in its place, because no other unit has used it since.
+/// For units opened in this order, `times` times over, in initially empty `places[unit]`: whether each opening finds
+/// its unit still in place, because no other unit has used the place since.
 std::vector<bool> stays_in_place(const std::vector<int>& openings, int times, const std::vector<int>& places);
 
 }  // namespace tessera::parallel

@@ -10,8 +10,8 @@ namespace tessera::parallel {
 
 using Grouping = GradientOrder::Grouping;
 
-/// Towards the end a bucket has a third of what is left behind it: a smaller share makes more and shorter messages, a
-/// larger one a longer last message, which nothing hides.
+/// Towards the end each bucket takes a third of the remaining gradients. A smaller share makes more and shorter
+/// messages; a larger one makes the last message longer, which nothing hides.
 constexpr std::int64_t kShrink = 3;
 
 Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
@@ -132,7 +132,7 @@ void Replicated::finish() {
     join(*bucket.sum.transfer, exec_, waits_);
     complete(bucket);
   }
-  if (is_asynchronous) join(*last_started_, exec_, waits_);  // in the order of their start: its end is that of all
+  if (is_asynchronous) join(*last_started_, exec_, waits_);  // transfers complete in start order: it is the last
 }
 
 void Replicated::sum() {

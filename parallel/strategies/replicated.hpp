@@ -1,5 +1,5 @@
-/// Every rank keeps all weights, gradients and optimizer state, and sums its gradients with the others. A grouping and
-/// a time to start give the four orders of CS336.
+/// Every rank keeps all weights, gradients and optimizer state, and sums its gradients with the others. Grouping and
+/// start time give the four orders of CS336.
 ///
 ///                     when ready                          after backward
 ///   each parameter    overlap                             per_parameter
@@ -10,9 +10,8 @@
 /// bucket has `bucket_bytes` or, if all gradients together have more, a third of what is left. Large messages have
 /// higher bandwidth, but no computation overlaps the last one, so buckets become smaller towards the end.
 ///
-/// Over MPI, transfers progress in progress(), since the library need not have a progress thread, and finish() waits on
-/// the host. Over NCCL the sums run on streams of their own and finish() only orders the streams; collect() reads the
-/// times afterwards.
+/// Over MPI, transfers advance in progress(), since the library may lack a progress thread, and finish() waits on the
+/// host. Over NCCL the sums run on their own streams, finish() only orders the streams, and collect() reads the times.
 ///
 /// Source  Li et al. 2020, "PyTorch Distributed", arXiv:2006.15704, section 3.2.3.
 #pragma once
@@ -37,9 +36,9 @@ struct GradientOrder {
 class Replicated final : public Strategy {
  public:
   /// `gradients[p]` is parameter p's, computed on `exec`; each must end where the next begins; empty: nothing is
-  /// summed. `wire`: empty, or as many elements of a narrower dtype as all gradients together, in memory of the same
-  /// kind, in which the gradients cross the network. Where transfers leave squares for the `norm`, each rank has those
-  /// of its part, and sum() adds the parts; else each rank has all gradients, and sum() does nothing. Not collective.
+  /// summed. `wire`: empty, or as many elements of a narrower dtype as all gradients together, in the same kind of
+  /// memory, for the gradients on the network. If transfers leave squares for the `norm`, each rank has those of its
+  /// part, and sum() adds the parts; else each rank has all gradients, and sum() does nothing. Not collective.
   Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
              const GradientOrder& order, const Span& wire = {}, const NormSpans& norm = {});
   ~Replicated() override;

@@ -56,8 +56,8 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
 
 Sharded::~Sharded() = default;
 
-/// Groups are made collectively, and transfers belong to them: hence here, not in the constructor. Of memory they take
-/// events, or staging of bounded size (mpi.hpp): what grows with the model has been allocated before.
+/// Groups are made collectively, and transfers belong to them: hence here, not in the constructor. They take events, or
+/// staging of bounded size (mpi.hpp); memory that grows with the model has been allocated before.
 void Sharded::connect() {
   shards_ = &all_;
   if (is_alone_) {
@@ -91,7 +91,7 @@ void Sharded::connect() {
     norm_sum_ = {all_.make_all_reduce(total, {}, Overlap::none), all_.label(Operation::all_reduce), total.label,
                  total.bytes()};
   }
-  // Sums of one micro-step of several, or of one group of several, are not those of the gradients.
+  // With several micro-steps or groups, one's sums are not yet the gradients.
   if (!is_alone_ && !replicas_ && (options_.micro_steps == 1 || !options_.shards_gradients)) {
     std::vector<Transfer*> sums;
     for (const Move& scatter : scatters_) sums.push_back(scatter.transfer.get());
@@ -123,7 +123,7 @@ Move Sharded::make_gather(int unit) {
           shards_->label(Operation::all_gather), "params." + ownership_[unit].label, memory.weights.bytes()};
 }
 
-/// The first micro-step's goes into the part that is kept; those of later ones are added to it.
+/// The first micro-step's sum goes into the kept part; later ones are added to it.
 Move Sharded::make_scatter(int unit, int micro_step) {
   const UnitMemory& memory = memory_[unit];
   const Span& message = memory.wire.count == 0 ? memory.gradient : memory.wire;
@@ -221,7 +221,7 @@ void Sharded::open(int unit) {
   ++s.next;
 }
 
-/// Whether the place into which a visit gathers its unit is free of units that are open or opened before it.
+/// Whether a visit's place is free: no other unit in it is open, or is opened before this visit.
 bool Sharded::has_place(const Schedule& schedule, std::size_t visit) const {
   const int unit = schedule.visits[visit].unit, place = memory_[unit].weights_place;
   const auto is_in_its_way = [&](int other) { return other != unit && memory_[other].weights_place == place; };
@@ -271,7 +271,7 @@ void Sharded::finish() {
   for (int unit = 0; unit < ownership_.units(); ++unit) join_replica_sum(unit);
 }
 
-/// Sums over the replicas also cross the network in the wire of their unit's place.
+/// Sums over the replicas also use the wire of their unit's place.
 void Sharded::free_wire(int unit) {
   if (memory_[unit].wire.count == 0) return;
   for (int other = 0; other < ownership_.units(); ++other) {
@@ -305,7 +305,7 @@ void Sharded::sum() {
   is_in_step_ = false;
 }
 
-/// Copies what is on the host and gathers the rest; exec_ has left the unit's place.
+/// Copies this rank's part if it is on the host, and gathers the rest; exec_ has left the unit's place.
 void Sharded::start_gather(Move& move, int unit) {
   const UnitMemory& memory = memory_[unit];
   if (memory.host_weights.count == 0 && !options_.await_update) return start(move);
@@ -370,7 +370,7 @@ void Sharded::poison(const Span& weights) const {
   if (weights.count > 0) Kokkos::deep_copy(exec_, bytes_of_span(weights), static_cast<unsigned char>(0xFF));
 }
 
-/// Poisons what other ranks have updated and this one has not yet gathered.
+/// Poisons weights that other ranks have updated and this one has not yet gathered.
 void Sharded::poison_other_parts(int unit) const {
   const Span& whole = memory_[unit].weights;
   const std::int64_t before = shard_ * ownership_.part(unit), part = ownership_.part(unit);

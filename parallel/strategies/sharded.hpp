@@ -9,19 +9,19 @@
 ///   ZeRO-3      parts, and units that are gathered   the same                         the same
 ///               before they are read
 ///
-/// Units share places in memory: what is gathered, or in transit, takes the place of a closed unit. Which unit lies
-/// where depends only on the order of the openings, so addresses are fixed and a step can be captured. A unit that
-/// still lies in its place is not gathered again before the next update.
+/// Units share places in memory: a unit gathered or in transit takes the place of a closed one. Places depend only on
+/// the order of the openings, so addresses are fixed and a step can be captured. A unit that is still in its place is
+/// not gathered again before the next update.
 ///
-/// Weights on the host (ZeRO-3): a rank's part is copied to its place before the others' are gathered there; with S = 1
-/// that copy is all, and gradients are kept whole. Copies and gathers wait for nothing but the unit's own update and
-/// its place, on a stream of their own.
+/// Weights on the host (ZeRO-3): a rank's part is copied to its place before the others are gathered there; with S = 1
+/// there is only that copy, and gradients are kept whole. Copies and gathers run on their own stream and wait only for
+/// the unit's own update and its place.
 ///
 /// Hybrid  the S ranks of a group divide the units among themselves; ranks of different groups with the same part sum
 ///         its gradients after the last micro-step has added to it.
-/// Limits  copies from the host are no transfers: neither events nor collect() know their times. ZeRO-2 and 3 have a
-///         transfer for each unit and micro-step, with its events and, by copy engines, its mapping of the others'
-///         memory: a few KB each, and longer to connect the more micro-steps a step has.
+/// Limits  copies from the host are not transfers: neither events nor collect() include their times. ZeRO-2 and 3 have
+///         a transfer per unit and micro-step, each with events and, with copy engines, a mapping of the others'
+///         memory: a few KB, and time to connect that grows with the number of micro-steps.
 /// Source  Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054; Zhao et al. 2023, "PyTorch FSDP", arXiv:2304.11277.
 #pragma once
 
@@ -57,8 +57,8 @@ struct ShardedOptions {
   NormSpans norm = {};                  // its total: empty, sum() sums nothing
   bool poisons = false;                 // for tests: weights that are not gathered are NaN
 
-  /// What is enqueued on the instance after this sees the unit's own part as the latest update leaves it. Empty: so
-  /// does what is enqueued on the instance of the gradients.
+  /// Makes work enqueued afterwards on the instance see the unit's own part as last updated. Empty: work on the
+  /// gradients' instance does so already.
   std::function<void(const kernels::Device&, int unit)> await_update = {};
 };
 

@@ -26,15 +26,14 @@
 
 namespace tessera::parallel {
 
-/// How ranks share the norm of all gradients: memory of the device, or empty.
+/// Device memory for the norm of all gradients; each span may be empty.
 struct NormSpans {
   Span total;    // 1 fp64: what sum() sums
   Span squares;  // fp64: room for the partial sums of squares that transfers can leave
 };
 
-/// How long a step waits for its transfers, wherever in the step: two marks around each wait, on the instance that
-/// waits, so that they may be captured with it and are valid once the step is done. Where join() blocks the host, the
-/// instance idles between them.
+/// Times a step's waits for transfers by two marks around each, on the waiting instance, so that they may be captured
+/// with it; valid once the step is done. If join() blocks the host, the instance idles between the marks.
 class WaitTimes {
  public:
   /// For steps of at most `most` waits. Allocates all marks.
@@ -51,7 +50,7 @@ class WaitTimes {
     ++count_;
   }
 
-  /// Of waits first .. last - 1. The step must be done, and the next one not started.
+  /// Seconds of waits first .. last - 1. The step must be done, and the next one not started.
   double seconds(int first, int last) const {
     double sum_s = 0;
     for (int wait = first; wait < last; ++wait) sum_s += timer_.seconds(2 * wait, 2 * wait + 1);
@@ -81,7 +80,7 @@ struct Move {
     events::report(events::CommunicationStart{operation, label, bytes, events::now_s()});
     transfer->start(after);
   }
-  /// Reports its latest run, `exposed_s` of which the rank only waited for it.
+  /// Reports its latest run; during `exposed_s` of it, the rank only waited.
   void report(const Transfer::Times& times, double exposed_s) const {
     events::report(events::Communication{operation, label, bytes, times.start_s, times.end_s, exposed_s});
   }
@@ -95,42 +94,41 @@ class Strategy {
   virtual void connect() = 0;
   virtual bool is_connected() const = 0;
 
-  /// `waits` times the step's waits for transfers, at most most_waits(), until the next one begins; null: nothing does.
+  /// `waits` times the step's waits for transfers, at most most_waits(), until the next step begins; null: untimed.
   virtual void begin_step(WaitTimes* waits) = 0;
   virtual int most_waits() const = 0;
 
   /// A micro-step; `completes`: the last of its step, after which the gradients are complete.
   virtual void begin(bool completes) = 0;
 
-  /// The weights of a unit are about to be read by what is enqueued next; after close() they are no longer read.
-  /// Several passes may have a unit open at once; the last close counts.
+  /// Call before enqueueing work that reads a unit's weights, and close() after it. Several passes may have a unit open
+  /// at once; the last close counts.
   virtual void open(int unit) = 0;
   virtual void close(int unit) = 0;
 
-  /// The gradients of a unit are about to be written.
+  /// Call before a unit's gradients are written.
   virtual void begin_gradients(int unit) = 0;
   /// The last launch of one parameter's gradient in this micro-step is enqueued. Parameters come in descending order.
   virtual void gradient_enqueued(int param) = 0;
 
-  /// Progresses transfers: MPI does nothing by itself.
+  /// Advances transfers: MPI does nothing by itself.
   virtual void progress() = 0;
 
   virtual void finish() = 0;
 
-  /// How many partial sums of squares the step's transfers have left, after finish(), in the span given for them: their
-  /// total over all ranks is the square norm of all gradients. None: nobody has squared the sums. The same in every
-  /// step, and none on every rank or on no rank; call after connect().
+  /// Number of partial sums of squares that a step's transfers leave, by finish(), in NormSpans::squares; their total
+  /// over all ranks is the squared norm of all gradients. None: nobody has squared the sums. The same in every step;
+  /// none on every rank or on no rank. Call after connect().
   std::optional<std::int64_t> squares() const { return squares_; }
 
-  /// Sums the norm's total over all ranks, in place; nothing where each has it.
+  /// Sums the norm's total over all ranks, in place; does nothing if each rank has it.
   virtual void sum() = 0;
 
-  /// Passes outside of steps follow; they open each unit once, in order, and write no gradients.
+  /// Call before passes outside of steps, which open each unit once, in order, and write no gradients.
   virtual void begin_inference() = 0;
 
-  /// Call after the work of the last step has completed and before the next one: if it was launched kernel by kernel,
-  /// reports its transfers as events (over MPI already done) and returns the seconds in which the rank only waited for
-  /// them.
+  /// Call between the end of a step and the next one. If the step was launched kernel by kernel, reports its transfers
+  /// as events (over MPI already done) and returns the seconds in which the rank only waited for them.
   virtual double collect() = 0;
 
  protected:

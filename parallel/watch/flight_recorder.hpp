@@ -1,11 +1,11 @@
 /// A rank's latest transfers, and the progress of the other ranks of its host: for the report on a hang.
 ///
-/// A rank numbers its transfers in the order in which they start, from 1, in lanes: one for those that the host waits
-/// for (MPI), and one for each stream whose GPU writes its own record (watch/stream_log.hpp). A number denotes the same
-/// transfer on each rank, or its group's, so a rank that has started fewer than the others is behind. Records lie in
-/// memory that the ranks of a host share (parallel/shared_memory.hpp): the watchdog of one rank reads the progress of
-/// the others, even of a rank that is stopped or dead, without calling MPI. Nothing is known of ranks on other hosts.
-/// A stream's transfer counts as started when those before it have ended, even if it is under way together with them.
+/// A rank numbers its transfers in start order, from 1, in lanes: one for transfers that the host waits for (MPI), and
+/// one for each stream whose GPU writes its own record (watch/stream_log.hpp). A number denotes the same transfer on
+/// every rank, or its group's, so a rank that has started fewer than the others is behind. Records lie in memory shared
+/// by the ranks of a host (parallel/shared_memory.hpp): a rank's watchdog reads the others' progress there without MPI,
+/// even if they are stopped or dead; ranks on other hosts are not visible. A stream's transfer counts as started once
+/// its predecessors have ended, even if it overlaps them.
 ///
 ///   const auto name = recorder.name("all_reduce[mpi]", "grad.bucket.2");   once
 ///   const auto number = recorder.begin(name, bytes);                       a few stores to memory
@@ -79,12 +79,11 @@ class FlightRecorder {
   void beat();
   void rest();
 
-  /// For how long the rank of this host that is silent for longest, this one apart, has given no sign of life; 0: none
-  /// is expected to give any.
+  /// The longest silence of any other rank of this host [s]; 0: none is expected to give signs of life.
   double longest_silence_s() const;
 
-  /// Human-readable lines: which rank is behind and what the others wait for, which ones have given no sign of life for
-  /// `silent_s` seconds or more, and this rank's latest transfers, those under way first.
+  /// Human-readable lines: the rank that is behind and the transfers awaited, ranks without a sign of life for
+  /// `silent_s` seconds or more, and this rank's latest transfers, those in flight first.
   std::vector<std::string> report(double silent_s);
 
   /// Nanoseconds of the steady clock, which the processes of a host share.

@@ -1,4 +1,4 @@
-/// What a thread that watches another one writes before it ends the process.
+/// Output of a watching thread before it ends the process.
 #pragma once
 
 #include <unistd.h>
@@ -9,7 +9,7 @@
 namespace tessera::parallel {
 
 /// Writes `text` to standard error without the stream's lock and buffer, which the hanging thread may hold. Only the
-/// writing is free of locks: making `text` takes memory, and so the lock of the heap.
+/// writing is lock-free: making `text` takes the heap's lock.
 inline void write_last_words(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());

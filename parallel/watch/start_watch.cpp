@@ -119,10 +119,10 @@ std::vector<std::string> StartWatch::report() const {
   std::vector<std::string> lines;
   for (const auto& [rank, process] : came) {
     if (!is_stopped(process)) continue;
-    lines.push_back("rank " + std::to_string(rank) + " has come to the start, and is stopped: process " +
+    lines.push_back("rank " + std::to_string(rank) + " has reached the start, and is stopped: process " +
                     std::to_string(process));
   }
-  lines.push_back("ranks that have come to the start on this host: " + (seen.empty() ? "none" : list_of(seen)));
+  lines.push_back("ranks that have reached the start on this host: " + (seen.empty() ? "none" : list_of(seen)));
   if (!unseen.empty()) {
     lines.push_back("ranks not seen: " + list_of(unseen) +
                     "; they have not come as far, or run on another host: see its own messages");

@@ -5,16 +5,15 @@
 ///   start.end();                                                     the ranks have met; the watchdog has begun
 ///
 /// MPI_Init waits for every rank of the launch, for ever. A separate thread, which never calls MPI, waits kPatience
-/// times the limit; then it writes to standard error which ranks have come to the start on this host and which of those
+/// times the limit; then it writes to standard error which ranks have reached the start on this host and which of those
 /// are stopped, and ends the process, which ends the launch. Time in which the whole process stands still does not
 /// count.
 ///
-/// For as long as it exists, it holds a socket with an abstract name that tells the launch, the rank and the process;
-/// the others read the names in /proc/net/unix. Such names are in no file system and vanish with their process, however
-/// it ends.
+/// While it exists, it holds a socket whose abstract name contains launch, rank and process; the others read the names
+/// in /proc/net/unix. Such names are in no file system and vanish with their process, however it ends.
 ///
-/// Limits  of ranks on other hosts, or in containers with a network of their own, nothing is known, and the message
-///         says so; nor without an id of the launch from the launcher.
+/// Limits  knows nothing, and says so, about ranks on other hosts or in containers with their own network, or if the
+///         launcher gives the launch no id.
 /// Source  unix(7) on abstract names; proc(5) on /proc/net/unix and /proc/PID/stat.
 #pragma once
 
@@ -33,7 +32,7 @@ class StartWatch {
   StartWatch(const StartWatch&) = delete;
   StartWatch& operator=(const StartWatch&) = delete;
 
-  /// The start is over; this rank still counts as one that has come to it.
+  /// Ends the watch; the others still count this rank as arrived.
   void end() { thread_ = {}; }
 
   static constexpr double kPatience = 10;  // a factor on the limit

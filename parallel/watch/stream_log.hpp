@@ -4,13 +4,13 @@
 ///   ...transfer...
 ///   ended.stamp(stream);  log.end(ended, stream);
 ///
-/// Single-thread kernels in a stream of the log's own, which follows the transfers' by the events, write into a lane of
-/// the flight recorder (watch/flight_recorder.hpp), whose memory CUDA pins and maps. In a capture they become nodes
-/// that no captured work depends on: neither the transfer nor what follows it waits for them.
+/// Single-thread kernels in the log's own stream, which waits for the transfers' events, write into a lane of the
+/// flight recorder (watch/flight_recorder.hpp), whose memory CUDA pins and maps. In a capture they become nodes that no
+/// captured work depends on, so neither the transfer nor later work waits for them.
 ///
-/// Order   a transfer's start is written when the transfer may start and those before it have ended, even if it never
-///         ends; then its end; then the next one's start. Where a graph is launched right behind a transfer that was
-///         launched by itself, that one's last line may come after the graph's first, and their numbers be exchanged.
+/// Order   a transfer's start is written when the transfer may start and its predecessors have ended, even if it never
+///         ends; then its end; then the next one's start. If a graph is launched right behind a transfer outside it,
+///         that transfer's last line may come after the graph's first, and their numbers be exchanged.
 /// Cost    two kernels for each transfer; on the host two waits for events and two launches, none in a replay.
 /// Async   start() and end() enqueue, and may be captured. The end is written before that of its replay. A
 ///         replay must have ended before the log is destroyed.
@@ -31,9 +31,8 @@ namespace tessera::parallel {
 
 class StreamLog {
  public:
-  /// Of transfers on the current device. Waits for the device, to compare the clocks. Records nothing if the recorder
-  /// is that of a single rank, has no free lane or has memory that CUDA cannot map; the recorder's report mentions the
-  /// latter two.
+  /// For transfers on the current device. Waits for the device, to compare the clocks. Records nothing if the recorder
+  /// has a single rank, no free lane, or memory that CUDA cannot map; its report mentions the latter two.
   explicit StreamLog(FlightRecorder& recorder);
   ~StreamLog();
   StreamLog(const StreamLog&) = delete;

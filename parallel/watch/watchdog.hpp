@@ -1,18 +1,18 @@
 /// Ends a rank that hangs: one whose step makes no progress because another rank, or a GPU, is gone.
 ///
-/// A separate thread monitors the main thread; it never calls MPI. While a Watch exists, every report to
-/// kernels/core/events.hpp of a region or of communication is progress. After `limit_s` without any, the thread writes
-/// to standard error what is under way, which rank of this host is behind, this rank's latest transfers
-/// (watch/flight_recorder.hpp) and reports, and ends the process with the caller's exit code, which ends the launch. It
-/// also polls the communication library several times a second, and does the same on a fault. It gives the other ranks
-/// signs of life of this process. It also ends a rank that leaves by an exception but whose destructors hang: with the
-/// exception's message and exit code if the cause is known.
+/// A separate thread, which never calls MPI, monitors the main thread. While a Watch exists, every report of a region
+/// or of communication to kernels/core/events.hpp is progress. After `limit_s` without any, the thread writes to
+/// standard error the current operation, the rank of this host that is behind, and this rank's latest transfers
+/// (watch/flight_recorder.hpp) and reports; then it ends the process with the caller's exit code, which ends the
+/// launch. It does the same on a fault of the communication library, which it polls several times a second, and gives
+/// the other ranks signs of life. If a rank leaves by an exception and its destructors hang, it ends the rank with the
+/// exception's message and exit code, if known.
 ///
-/// The first few watches (in which libraries load and kernels are chosen) have twice the limit, and none is ended
-/// before twice the longest silence that a successful watch survived. A watch on file operations may request patience,
-/// a multiple of the limit; its duration does not affect other watches. Patience is for ranks that work: it ends when a
-/// rank of this host has given no sign of life for as long as a watch without patience may last. Time in which the
-/// whole process stands still (SIGSTOP, scontrol suspend) does not count.
+/// The first few watches (in which libraries load and kernels are chosen) have twice the limit; none is ended before
+/// twice the longest silence that a successful watch survived. A watch on file operations may request patience, a
+/// multiple of the limit, without affecting other watches. Patience ends when a rank of this host has given no sign of
+/// life for as long as a watch without patience may last. Time in which the whole process is stopped (SIGSTOP, scontrol
+/// suspend) does not count.
 ///
 /// Limits  a process that waits outside a Watch is not watched: generation, jobs in which only rank 0 works.
 #pragma once
@@ -75,8 +75,8 @@ class Watchdog final : public events::Listener {
   static constexpr int kFirstWatches = 8;    // watches that may take longer
   static constexpr double kFirstFactor = 2;  // by this factor
   static constexpr double kSlowFactor = 2;   // times the longest silence so far is always allowed
-  /// Time to free memory, however short the limit. Together with half the limit it ends before the ranks that wait for
-  /// this one consider it lost, if the limit is 8 s or more.
+  /// Time to free memory, however short the limit. With half the limit added, it ends before waiting ranks consider
+  /// this one lost, if the limit is 8 s or more.
   static constexpr double kLeaving_s = 3;
   /// A rank that gives no sign of life for longer than this, or half the limit, is reported.
   static constexpr double kSilence_s = 1;

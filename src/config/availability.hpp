@@ -1,4 +1,4 @@
-/// What a deck may say but this version or this build does not support: refused by name, never replaced silently.
+/// Legal values that this version or build does not support: refused by name, never replaced silently.
 ///
 /// Values that this version does not support together are faults of the deck (exit 2). What the version supports but
 /// the build lacks (CUDA, NCCL) is a fault of the environment (exit 3).
@@ -10,7 +10,7 @@
 
 namespace tessera::config {
 
-/// Whether nothing but tensor cores serves the kernel, and what to write where there are none.
+/// Whether the kernel needs tensor cores, and what to write instead.
 bool needs_tensor_cores(AttentionKernel kernel);
 std::string_view without_tensor_cores(AttentionKernel kernel);
 

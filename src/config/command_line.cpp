@@ -78,8 +78,7 @@ constexpr std::string_view kOptions[] = {"--help",   "--check",   "--plan",     
 
 constexpr std::string_view kWithValue[] = {"--compare", "--resume", "--explain"};  // the next argument, whatever it is
 
-/// Whether an argument is the name of a file that would be read as an option; names that begin with a digit behind the
-/// dash are not.
+/// Whether an argument is a file's name that would be read as an option; "-" followed by a digit is none.
 bool is_file_behind_dash(const std::string& argument) {
   const std::string option = argument.substr(0, argument.find('='));
   if (option.size() < 2 || option[0] != '-' || std::isdigit(static_cast<unsigned char>(option[1])) || option == "-h" ||
@@ -89,7 +88,7 @@ bool is_file_behind_dash(const std::string& argument) {
   return (option == argument && option.ends_with(".toml")) || std::filesystem::exists(argument, ignored);
 }
 
-/// word.word=...: what only an override looks like ("./a.b=c.toml" names such a file).
+/// Whether it looks like an override: word.word=... (write "./a.b=c.toml" to name such a file).
 bool is_override(std::string_view text) {
   const std::string_view name = text.substr(0, text.find('='));
   return name.size() < text.size() && name.find('.') != std::string_view::npos &&
@@ -135,8 +134,7 @@ void require_overrides(const CommandLine& line) {
 
 /// --compare stands beside --plan and names a file. Without a deck the first argument is an override of the run's.
 void require_comparison(CommandLine& line) {
-  if (!line.plan || line.check || line.print)
-    refuse("--compare belongs to --plan and to no other question", "type --plan --compare RUN.h5");
+  if (!line.plan || line.check || line.print) refuse("--compare goes with --plan only", "type --plan --compare RUN.h5");
   if (is_override(*line.compare) || line.compare->ends_with(".toml"))
     refuse(fmt::format("--compare takes a run's file, not '{}'", *line.compare),
            "for example --compare runs/tiny/run.h5");
@@ -176,7 +174,7 @@ std::string list_section(std::string_view section) {
   return text;
 }
 
-/// Every section under what it is for, the product's first; those of other rooms measure.
+/// Sections by purpose, the product's first; those of other rooms measure.
 std::string list_all() {
   constexpr std::string_view kTrain = "Train a model, and generate text", kShare = "Share the work among ranks",
                              kMeasure = "Measure";
@@ -234,8 +232,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     refuse(error.what());
   }
   const bool has_figures = line.plan != line.show_config && !line.check && !line.print && !line.compare;
-  if (line.figures && !has_figures)
-    refuse("--figures stands beside --plan or --show-config, and beside no other question", "type --plan --figures");
+  if (line.figures && !has_figures) refuse("--figures goes with --plan or --show-config only", "type --plan --figures");
   if (line.help || line.version || line.show_config || line.explain) return line;
   if (line.compare) require_comparison(line);
   if (line.deck.empty() && !line.compare) refuse("no deck is named", "try input/tiny.toml");

@@ -25,11 +25,11 @@ struct CommandLine {
   std::optional<std::string> resume;          // "auto" or the path of a checkpoint
   std::vector<std::string> kokkos_arguments;  // as given, for Kokkos::initialize
 
-  /// Whether it is to be answered on standard output, and no job is to be run.
+  /// Whether to answer on standard output and run no job.
   bool is_question() const { return check || plan || print || version || show_config || help || explain; }
 };
 
-/// Throws Failure(Exit::usage), which says what is wrong and how the line should look.
+/// Throws Failure(Exit::usage) with the fault and how the line should look.
 CommandLine parse_command_line(int argc, const char* const* argv);
 
 /// What --help prints: the usage, the options, the exit codes.

@@ -231,7 +231,7 @@ void Reader::read_old(const std::string& name, const toml::node& node, const Whe
   old_[name] = std::move(key);
 }
 
-/// Refuses what a person wrote, once for the keys that are read together; assigns what a file holds.
+/// Refuses a person's old keys, once for those that are read together; translates a file's.
 void Reader::translate_old() {
   for (const RenamedKeys& row : renamed_keys()) {
     OldValues stored, written;

@@ -38,21 +38,20 @@ struct Deck {
 /// The folder of a row in the `rows` of its deck: "0003_flash2_4096". Rows are counted from 1.
 std::string row_folder(std::int64_t number, std::string_view name);
 
-/// `overrides` are `section.key=value`: the value is parsed as TOML. Where that fails it is a bare string, unless it
-/// begins with a quote or, for keys that do not take any text, with a bracket: then TOML's fault is told. Of two for
-/// the same key the later wins. Paths in the deck are relative to its folder, in an override to the current directory.
-/// Every row of the deck is read as a deck, too, and its faults are among those that are thrown. An override of a key
-/// that rows take from lists replaces these, by a list or by one value; of another key that a row sets it is refused.
+/// `overrides` are `section.key=value`, the value in TOML. If it is not TOML it is a bare string, unless it begins with
+/// a quote or, for keys that do not take any text, with a bracket: then TOML's fault is reported. The last of several
+/// for a key wins. Paths in the deck are relative to its folder, in overrides to the current directory. Every row of
+/// the deck is read as a deck, too, and its faults are thrown with the others. An override replaces the lists, if rows
+/// take its key from lists, by a list or one value; for any other key that a row sets, it is refused.
 Deck load_deck(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
-/// The same from text. `name` is used in messages, its stem in the default of
-/// job.directory; relative paths in the text start at `folder` (empty: the current directory).
+/// The same from text. `name` is used in messages, its stem in the default of job.directory; relative paths in the text
+/// start at `folder` (empty: the current directory).
 Deck parse_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides = {},
                 const std::filesystem::path& folder = {});
 
-/// The same for the resolved deck that a run has stored in its files, also one of an earlier program: its keys are
-/// translated (renamed_keys.hpp). A build without the laboratory passes over the laboratory's keys, which no training
-/// depends on.
+/// The same for the resolved deck stored in a run's files. Keys of earlier programs are translated (renamed_keys.hpp).
+/// A build without the laboratory ignores the laboratory's keys, which no training depends on.
 Deck parse_stored_deck(std::string_view text, std::string_view name, const std::vector<std::string>& overrides = {});
 
 }  // namespace tessera::config

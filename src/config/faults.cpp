@@ -40,8 +40,8 @@ bool takes_text(const Key& key) {
   return std::holds_alternative<Access<std::string>>(key.field) && key.legal.words.empty();
 }
 
-/// Whether an override that is not TOML was meant to be: nothing else begins with a quote, and with a bracket only text
-/// does, such as the pattern of a path, [0-9]*.bin. `key`: nullptr for a table.
+/// Whether an override that is not TOML was meant to be: it begins with a quote or, unless the key takes any text (a
+/// path's pattern [0-9]*.bin), with a bracket. `key`: nullptr for a table.
 bool is_meant_as_toml(const Key* key, std::string_view right) {
   const std::size_t begin = right.find_first_not_of(" \t");
   if (begin == std::string_view::npos) return false;
@@ -72,7 +72,7 @@ std::optional<std::string> out_of_integers(std::string_view text) {
                      : fmt::format("{} is larger than {}", shown, Limits::max());
 }
 
-/// What is legal, for who began to write TOML.
+/// The legal values, for somebody who began to write TOML.
 std::string toml_advice(const Key& key) {
   std::string legal = typed_legal_text(key);
   if (takes_text(key)) {

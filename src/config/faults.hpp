@@ -48,7 +48,7 @@ class Faults {
 /// The legal values, with their type.
 std::string typed_legal_text(const Key& key);
 
-/// How an override writes text that would be read as something else.
+/// How to write text in an override that would otherwise be read as something else.
 std::string quoting_advice(const Key& key);
 
 /// What is wrong with the right side of an override that TOML refuses; nothing if it is a bare string. `key`: nullptr

@@ -1,5 +1,5 @@
-/// What is known of each kind of job before it runs: one row per job.kind. A new job of the product is a row here, a
-/// row in jobs/jobs.cpp and a file; rooms above it register theirs (extension.hpp).
+/// Properties of each kind of job: one row per job.kind. To add a job of the product: a row here, a row in
+/// jobs/jobs.cpp and a file; rooms above register theirs (extension.hpp).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tessera::config {
 
-/// What of a job takes memory, as --plan shows it.
+/// A job's memory, as --plan shows it.
 struct SetUp {
   enum class Memory { steps, forward, generation };  // optimizer steps; forward passes; decoding
 

@@ -1,4 +1,4 @@
-/// What the rows of a table of keys are written with: members, legal values, words.
+/// The vocabulary for rows of a table of keys: members, legal values, words.
 #pragma once
 
 #include <span>

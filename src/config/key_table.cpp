@@ -196,7 +196,7 @@ std::vector<Key> make_table() {
 
       {"attention.kernel", at<&S::attention, &Attention::kernel>(), words(kAttention), "-",
        "Which attention kernel runs. auto: the fastest that this build and GPU have for the dtype and the head width, "
-       "chosen for each pass: tensor cores; without them flash2/3 forward on a GPU, else flash2. standard stores all "
+       "chosen for each pass: tensor cores, else flash2. standard stores all "
        "T x T scores; the others never do. tiled computes them tile by tile, one launch per operation. flash1 and "
        "flash2 take one launch: FlashAttention-1 loops over keys outside, -2 over queries. flash2 is the portable "
        "kernel. mma (mma.sync, sm_80 or later) and wgmma (sm_90a) are flash2 on tensor cores, in bf16 or fp16. "

@@ -79,8 +79,8 @@ std::string nearest_key(std::string_view name);
 /// The key's value as TOML, such that reading it back gives the same bits.
 std::string value_text(const Key& key, const Settings& settings);
 
-/// What to add to a start of `deck` so that it has the values of `wanted`: " model.d_model=128 ...", "" if nothing.
-/// model.size is left out, which is only a name for keys that are compared.
+/// The overrides that give `deck` the values of `wanted`: " model.d_model=128 ...", "" if none. Omits model.size, which
+/// only names keys that are compared.
 std::string overrides_to(const Settings& wanted, const Settings& deck);
 
 /// "integer", "list of words", ...; and what is legal, in words ("1 or more", "fp32 tf32 bf16 fp16").
@@ -91,8 +91,8 @@ std::string legal_text(const Key& key);
 /// What is wrong with this key's value in `settings`; nothing if it is legal.
 std::optional<std::string> violation(const Key& key, const Settings& settings);
 
-/// "train.steps: 100 -> 200" for every key under `prefix` ("model.", or all) whose value differs. `model.size` is left
-/// out: the numbers that it names are compared themselves.
+/// "train.steps: 100 -> 200" for every key under `prefix` ("model.", or all) whose value differs, except `model.size`,
+/// whose numbers are compared themselves.
 std::vector<std::string> differences(const Settings& before, const Settings& after, std::string_view prefix = "");
 
 }  // namespace tessera::config

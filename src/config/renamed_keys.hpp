@@ -1,8 +1,7 @@
-/// Keys that decks once had, and what says the same now: one small table.
+/// A small table of keys of earlier decks and their present spelling.
 ///
-/// What a person writes with such a key is refused with the new spelling. Decks inside files (checkpoints, run.h5,
-/// experiment.h5) are translated, so that every one of them can be read. A key that this build still has is not looked
-/// up here.
+/// In a person's deck such a key is refused with the new spelling. Decks stored in files (checkpoints, run.h5,
+/// experiment.h5) are translated, so that all can be read. A key that this build still has is not looked up here.
 #pragma once
 
 #include <functional>
@@ -28,14 +27,14 @@ struct NewSpelling {
   std::vector<Assignment> keys;  // empty: what was said goes without saying
 };
 
-/// Old keys that are read together, as one thing.
+/// Old keys that are read together.
 struct RenamedKeys {
   std::vector<std::string_view> old;
   std::function<NewSpelling(const OldValues&)> now;  // of those that are given
   std::vector<std::string_view> jobs = {};  // whose stored decks mean something by them; empty: those of every job
 };
 
-/// The product's rows of the table, as key_table.cpp has those of today's.
+/// The product's rows of the table.
 std::vector<RenamedKeys> product_renamed_keys();
 
 /// These, then those of the extension.

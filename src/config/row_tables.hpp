@@ -14,7 +14,7 @@
 
 namespace tessera::config {
 
-/// One row: what sets it apart from the deck.
+/// One row: its differences from the deck.
 struct DescribedRow {
   struct Value {
     std::string key, value;  // the value as TOML
@@ -44,7 +44,7 @@ class RowTables {
   /// Whether rows take the values of `key` from lists.
   virtual bool sweeps(std::string_view key, const Settings& settings) const = 0;
 
-  /// Puts a value of the command line, or a list of values, in place of all such lists. One value is returned, as TOML.
+  /// Replaces all such lists by a value or a list from the command line. A single value is returned, as TOML.
   virtual std::optional<std::string> sweep(const std::string& key, const toml::node& node, Settings& settings,
                                            Faults& faults) = 0;
 
@@ -52,10 +52,10 @@ class RowTables {
   virtual std::vector<DescribedRow> rows(const Settings& settings, const Sources& sources, std::string_view deck,
                                          Faults& faults) const = 0;
 
-  /// Adds the faults that only a row can have, which `settings` now are.
+  /// Adds the faults that only a row, now in `settings`, can have.
   virtual void check_row(const DescribedRow& row, const Settings& settings, Faults& faults) const = 0;
 
-  /// Removes from a row what describes rows.
+  /// Removes the description of rows from a row.
   virtual void forget(Settings& settings, Sources& sources) const = 0;
 };
 

@@ -36,7 +36,7 @@ class Rules {
   Faults& faults_;
 };
 
-/// Sets what `model.size` names and the deck left out; a different number in the deck wins and makes the size "custom".
+/// Sets the numbers that `model.size` names, unless the deck does; a different number there makes the size "custom".
 void apply_size(Settings& settings, Sources& sources);
 
 /// Adds a fault for each contradiction. Rules on a key that is already faulty are skipped; `deck` is reported as the

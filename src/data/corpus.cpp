@@ -19,7 +19,7 @@ using Sources = std::vector<std::unique_ptr<Source>>;
 
 constexpr std::int64_t kSamples = 1 << 10;  // most blocks that a fingerprint covers
 
-/// Rejects the first file whose format is not that of the majority.
+/// Rejects the first file whose format differs from the majority's.
 void require_one_format(const Sources& files) {
   std::map<std::string, int> counts;
   for (const auto& file : files) ++counts[file->format()];
@@ -29,9 +29,9 @@ void require_one_format(const Sources& files) {
   for (const auto& file : files) {
     if (file->format() == usual) continue;
     throw unusable(file->name(),
-                   fmt::format("its format is {}, that of {} of the {} files of data.path is {}", file->format(),
+                   fmt::format("its format is {}, but in {} of the {} files of data.path it is {}", file->format(),
                                counts[usual], files.size(), usual),
-                   "Write this one again in that format, or narrow data.path to files of one");
+                   "Convert it to that format, or narrow data.path to files of one format");
   }
 }
 

@@ -1,4 +1,4 @@
-/// One stream of tokens with random access, however it is stored and in however many files.
+/// One stream of tokens with random access, from any storage and any number of files.
 ///
 ///   text       any file; a token is a byte, 0..255, and token 256 ends the stream. No encoding is assumed.
 ///   tokens     NAME.h5[:/dataset] or .hdf5: 1-D integers, read by range; the default dataset is /tokens

@@ -35,7 +35,7 @@ class Source {
   /// Throws  Failure(Exit::files): truncated since it was opened; when reopened, missing or of another size.
   virtual void copy(std::int64_t first, std::span<std::int32_t> out) = 0;
   virtual void close() {}  // releases the descriptor
-  /// Whether a token of its type can lie outside 0 .. vocab_size-1: then check() reads, else there is nothing to check.
+  /// Whether a token of its type can lie outside 0 .. vocab_size-1; if not, check() need not read.
   virtual bool can_leave(std::int64_t /*vocab_size*/) const { return false; }
   /// Throws  Failure(Exit::files) with the position of the first of tokens first .. first+count-1 that is outside
   ///         0 .. vocab_size-1.

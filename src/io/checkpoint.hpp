@@ -1,4 +1,4 @@
-/// Checkpoints: a folder per step. With an index.h5 it is complete; without, it only holds what the user put there.
+/// Checkpoints: a folder per step, complete if it has an index.h5; otherwise it holds only the user's own files.
 ///
 ///   checkpoints/step_NNNNNNNN/index.h5       state as root attributes; /params/<label>, /moments/m/<label>, ... as
 ///                                            virtual datasets with relative sources: the logical tensors, however
@@ -8,27 +8,26 @@
 ///                                            their shape, parts of tensors as 1-D datasets; further parts of the same
 ///                                            tensor as <label>.from_<first>
 ///   checkpoints/step_NNNNNNNN/index.xxh3     checksum of index.h5
-///   checkpoints/latest                       text: name of the newest complete folder. While a rewind moves later
-///                                            ones: the name of that to which it goes, and of the folder that receives
-///                                            them
-///   checkpoints/abandoned_NN/                what a rewind set aside: later checkpoints, and a copy of run.h5
+///   checkpoints/latest                       text: name of the newest complete folder; during a rewind also of the
+///                                            folder that receives later ones
+///   checkpoints/abandoned_NN/                set aside by a rewind: later checkpoints, and a copy of run.h5
 ///
 /// Writing   all ranks together. Before any of them writes, they compare what each will write: every element of every
 ///           tensor must be written exactly once, since HDF5 reads a gap as zeros. Files go to a temporary folder;
 ///           files and folder are synced, the folder is renamed, `latest` is moved, and only then are checkpoints older
 ///           than the newest `keep` deleted. Either every rank returns or every rank throws.
 /// Reading   every byte is verified against size and checksum (XXH3, 64 bit) before anything is used: HDF5 reads a
-///           missing source of a virtual dataset as zeros. Of R ranks that open a checkpoint together, rank i reads the
-///           files of the writers i, i + R, ... for their checksums, whatever it needs of them afterwards. Any number
-///           of ranks may read, each any range of a tensor; files that hold only other ranges are not opened for that.
+///           missing source of a virtual dataset as zeros. When R ranks open a checkpoint, rank i verifies the files
+///           of writers i, i + R, .... Any number of ranks may then read, each any range of a tensor; a read opens only
+///           files that hold part of its range.
 /// Versions  format_version is 1. Parts of tensors and later attributes of the state are optional: every program that
 ///           reads version 1 reads all its files.
 /// Throws    the same Failure on every rank, naming the rank that failed, with the exit code of the callback that
 ///           fetches a tensor, that of exhausted memory, or else Exit::files. A failed write leaves existing
 ///           checkpoints untouched.
 /// Limits    one run per directory at a time. Kill-safe on local file systems and on network ones that rename
-///           atomically. A scale is attached to at most 4,000 tensors; further ones only have the axis's name as a
-///           label. Groups, labels and axes contain no white space.
+///           atomically. A scale is attached to at most 4,000 tensors; others have only the axis's name as a label.
+///           Groups, labels and axes contain no white space.
 #pragma once
 
 #include <cstdint>
@@ -43,9 +42,9 @@
 
 namespace tessera::io {
 
-/// The ranks that read or write a checkpoint together. `all_gather` runs a function on every rank and returns the
-/// result of each, by rank; if it failed on any, all throw the failure of the first. It is collective and serves as a
-/// barrier. io does not use MPI itself; a single rank leaves the defaults.
+/// The ranks that read or write a checkpoint together. `all_gather` (collective, a barrier) runs a function on every
+/// rank and returns the results by rank; if any failed, all throw the first rank's failure. io does not use MPI itself;
+/// a single rank leaves the defaults.
 struct Peers {
   using Work = std::function<std::string()>;
   int rank = 0;
@@ -88,11 +87,11 @@ struct CheckpointState {
   std::string directory = {};  // of that run, without links; filled in by write_checkpoint
 };
 
-/// Writes checkpoints/step_NNNNNNNN of `run_directory`, replacing one of that step, and deletes all but the newest
+/// Writes checkpoints/step_NNNNNNNN of `run_directory`, replacing any of that step, and deletes all but the newest
 /// `keep`. The state is rank 0's. Collective.
 ///
-/// Throws  on every rank, as above; Exit::files for a tensor whose parts do not cover it exactly once, with its name,
-///         the elements, and the ranks that both write them.
+/// Throws  on every rank, as above; Exit::files if parts do not cover a tensor exactly once, naming it, the elements,
+///         and any ranks that both write them.
 void write_checkpoint(const std::filesystem::path& run_directory, const CheckpointState&,
                       std::span<const CheckpointTensor> mine, const Peers&, int keep);
 
@@ -106,13 +105,11 @@ class CheckpointReader {
   /// Reads the whole tensor, row-major.
   /// Throws  Failure(Exit::files) if `out` has another size.
   void read(const std::string& group, const std::string& label, std::span<float> out) const;
-  /// Reads elements first .. first + out.size() - 1 of the tensor, in row-major order. Local: each rank reads what it
-  /// needs.
+  /// Reads elements first .. first + out.size() - 1 of the tensor, in row-major order. Local.
   /// Throws  std::out_of_range if the range exceeds the tensor.
   void read(const std::string& group, const std::string& label, std::int64_t first, std::span<float> out) const;
-  /// Call after the last read: from a file that has disappeared or shrunk since it was verified, HDF5 reads zeros
-  /// without an error.
-  /// Throws  Failure(Exit::files) if a rank's file has disappeared or changed its size.
+  /// Call after the last read: if a file has disappeared or shrunk since it was verified, HDF5 silently reads zeros.
+  /// Throws  Failure(Exit::files) if a rank's file has disappeared or changed size.
   void require_unchanged() const;
 
   CheckpointReader(CheckpointReader&&) noexcept;
@@ -126,18 +123,16 @@ class CheckpointReader {
   std::unique_ptr<Opened> opened_;
 };
 
-/// Collective. Verifies the files (shared out over the ranks), version and completeness, and that every rank's host has
-/// the same checkpoint. `option` is what a person types before a path ("--resume ", "job.input="), for the message.
+/// Collective. Verifies files (divided among the ranks), version and completeness, and that every rank's host has the
+/// same checkpoint. `option`, for messages, is what precedes a path on the command line ("--resume ", "job.input=").
 ///
-/// Throws  the same Failure(Exit::files) on every rank, naming the damaged file and the older checkpoint that can be
-///         used instead
+/// Throws  the same Failure(Exit::files) on every rank, naming the damaged file and an older checkpoint to use instead
 CheckpointReader open_checkpoint(const std::filesystem::path& step_folder, const Peers&, std::string_view option);
 
-/// Makes `step_folder`, a checkpoint of the run in `run_directory`, the one from which the run continues: `latest`
-/// names it, and then checkpoints of later steps move to a new checkpoints/abandoned_NN, with a copy of run.h5, whose
-/// rows after that step are about to be removed. Returns that folder; empty if there was no later checkpoint. A kill
-/// before `latest` has moved changes nothing. After a later kill, another call with the same checkpoint, which is
-/// newest_checkpoint() until then, completes the rewind. Local: call on one rank.
+/// Rewinds the run in `run_directory` to its checkpoint `step_folder`: points `latest` there, then moves checkpoints
+/// of later steps to a new checkpoints/abandoned_NN, with a copy of run.h5, whose later rows are about to be removed.
+/// Returns that folder; empty if there was no later checkpoint. A kill before `latest` has moved changes nothing; after
+/// it, newest_checkpoint() is `step_folder`, and calling again with it completes the rewind. Local: call on one rank.
 ///
 /// Throws  Failure(Exit::files) if a file or folder cannot be read, written or moved.
 std::optional<std::filesystem::path> rewind_to(const std::filesystem::path& run_directory,
@@ -146,9 +141,9 @@ std::optional<std::filesystem::path> rewind_to(const std::filesystem::path& run_
 /// Where the checkpoints of the run in `run_directory` lie.
 std::filesystem::path checkpoints_in(const std::filesystem::path& run_directory);
 
-/// Deletes the run's checkpoints, those that rewinds set aside and what killed writes left; also the folder
-/// `checkpoints`, unless it is a link or holds something else. Files in checkpoints' folders that belong to no
-/// checkpoint stay, and are returned. Local: call on one rank.
+/// Deletes the run's checkpoints, those set aside by rewinds, and remains of killed writes; also the folder
+/// `checkpoints`, unless it is a link or holds anything else. Returns the files in checkpoints' folders that belong to
+/// no checkpoint, which stay. Local: call on one rank.
 ///
 /// Throws  Failure(Exit::files) if something cannot be deleted; before it deletes anything, as the next.
 std::vector<std::filesystem::path> remove_checkpoints(const std::filesystem::path& run_directory);
@@ -159,15 +154,14 @@ std::vector<std::filesystem::path> remove_checkpoints(const std::filesystem::pat
 ///         if the link leads nowhere, or if `latest` is no file.
 void require_own_checkpoints(const std::filesystem::path& run_directory);
 
-/// The newest complete checkpoint of the run, even where `latest` names an older one (a kill came between the renaming
-/// of its folder and that of `latest`, or somebody edited it); during a rewind, the one to which it goes. Of
-/// checkpoints that another run wrote, or that are links, only one that `latest` names. Empty: no checkpoint. Local:
-/// call on one rank and broadcast the result.
+/// The newest complete checkpoint of the run, even if `latest` names an older one (after a kill before `latest` moved,
+/// or an edit); during a rewind, its target. Checkpoints that are links or another run's count only if `latest` names
+/// them. Empty: no checkpoint. Local: call on one rank and broadcast the result.
 ///
 /// Throws  Failure(Exit::files) if `latest` is no file, or cannot be read.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_directory);
 
-/// The folder's name in `latest`; "" if it names none that is there.
+/// The folder that `latest` names; "" if it does not exist.
 std::string named_by_latest(const std::filesystem::path& run_directory);
 
 }  // namespace tessera::io

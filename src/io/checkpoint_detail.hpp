@@ -20,7 +20,7 @@ constexpr std::string_view kFormat = "tessera checkpoint";
 
 std::string step_name(std::int64_t step);
 
-/// Of a folder of a step while it is written, or deleted: what a killed run may leave behind.
+/// Temporary name of a step's folder while it is written or deleted; a killed run may leave it behind.
 std::string temporary_name(std::int64_t step);
 std::string dying_name(std::int64_t step);
 bool is_temporary(const std::string& name);
@@ -30,25 +30,25 @@ std::string home_of_temporary(const std::string& name);
 /// The step of a folder named step_NNNNNNNN; empty for any other name.
 std::optional<std::int64_t> step_of(const std::string& name);
 
-/// Steps of the complete checkpoints in `folder`, ascending; none if the folder cannot be read. Without an index.h5, a
-/// step's folder holds no checkpoint, but what dismantle() left there.
+/// Steps of the complete checkpoints in `folder`, ascending; none if it cannot be read. A step's folder without an
+/// index.h5 is no checkpoint: it holds files that dismantle() left.
 std::vector<std::int64_t> steps_in(const std::filesystem::path& folder);
 
-/// What is in `folder`, in the order of the names; nothing if there is no such folder.
+/// The entries of `folder`, sorted by name; none if there is no such folder.
 ///
-/// Throws  Failure(Exit::files) if it cannot be read; `doing` is what for.
+/// Throws  Failure(Exit::files) if it cannot be read; `doing` names the purpose.
 std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder, std::string_view doing);
 
-/// Deletes the files of a checkpoint in `folder`, and `folder` if it is empty then. Other files are the user's: they
-/// move to the folder `home`, which is made if need be and may be the same; one whose name is taken there stays.
-/// Returns where they are. If `folder` is a link, only that is deleted.
+/// Deletes a checkpoint's files in `folder`, then `folder` if empty; if `folder` is a link, only the link. Other files
+/// are the user's: they move to `home`, created if needed (it may be `folder`); a file whose name is taken there stays.
+/// Returns where they are.
 ///
 /// Throws  Failure(Exit::files) if something cannot be deleted or moved.
 std::vector<std::filesystem::path> dismantle(const std::filesystem::path& folder, const std::filesystem::path& home);
 
 bool holds_files_of_checkpoint(const std::filesystem::path& folder);
 
-/// Peers::all_gather of `work`. A failure names the rank, with the code of a Failure, that of exhausted memory, or else
+/// Peers::all_gather of `work`. A failure names the rank; its code is a Failure's own, or out of memory, else
 /// Exit::files.
 std::vector<std::string> all_gather(const Peers& peers, const Peers::Work& work);
 

@@ -24,13 +24,13 @@ struct Latest {
   std::string name, abandoned;
 };
 
-/// Throws if `latest` is there, but no file: neither could its text be read, nor could it be replaced.
+/// Throws if `latest` exists but is not a file, which can be neither read nor replaced.
 void require_file_as_latest(const fs::path& checkpoints) {
   std::error_code error;
   const fs::file_status status = fs::status(checkpoints / "latest", error);
   if (!fs::exists(status) || fs::is_regular_file(status)) return;
-  throw Failure(Exit::files, fmt::format("{}: it is {}, where a text file names the newest checkpoint. Move it away: "
-                                         "checkpoints are then found by their own names",
+  throw Failure(Exit::files, fmt::format("{}: it is {}, not the text file that names the newest checkpoint. Move it: "
+                                         "checkpoints are then found by their names",
                                          (checkpoints / "latest").string(),
                                          fs::is_directory(status) ? "a folder"
                                          : fs::is_fifo(status)    ? "a FIFO"
@@ -165,7 +165,7 @@ std::vector<fs::path> remove_checkpoints(const fs::path& run_directory) {
     foreign.insert(foreign.end(), left.begin(), left.end());
   };
   for (const fs::path& step : written.steps) remove_step(step, step);
-  // Behind a link they may be those of another run that is writing them: they name no owner.
+  // They name no owner: behind a link, another run may be writing them.
   if (!is_link(checkpoints)) {
     for (const fs::path& folder : written.temporaries) {
       remove_step(folder, checkpoints / home_of_temporary(folder.filename().string()));

@@ -17,7 +17,7 @@ using namespace detail;
 
 namespace {
 
-/// What to do if `folder`, which was given by `option`, cannot be used.
+/// Advice for a `folder`, given by `option`, that cannot be used.
 std::string instead_of(const fs::path& folder, std::string_view option) {
   const auto step = step_of(folder.filename().string());
   auto steps = steps_in(folder.parent_path());
@@ -154,7 +154,7 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
   const auto other = std::find_if(sums.begin(), sums.end(), [&](const std::string& sum) { return sum != sums[0]; });
   peers.all_gather([&] {
     if (other == sums.end()) return std::string();
-    throw Failure(Exit::files, fmt::format("rank {}: {} is another checkpoint there than on rank 0's host: copy one of "
+    throw Failure(Exit::files, fmt::format("rank {}: {} differs from the checkpoint on rank 0's host: copy one of "
                                            "them to all hosts",
                                            other - sums.begin(), folder.string()));
   });

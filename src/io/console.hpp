@@ -1,12 +1,11 @@
-/// What a person sees while a job runs: a bar with the time left on a terminal, else one aligned line per interval.
+/// Progress of a job for people: on a terminal a bar with the time left, else one aligned line per interval.
 ///
 ///     step    of     tokens     loss   val loss  grad norm        lr   ms/step   tokens/s  peak mem     left     clock
 ///       10   400      40960   4.8213          -       1.42  1.00e-03      51.2      80.0k   212 MiB    00:20  12:31:05
 ///
-/// Only rank 0 prints; the other ranks use Style::silent. Numbers that were not measured (NaN) show as '-'. Output
-/// that the stream refuses (its reader has left, the disk is full) is lost, and the job continues. NO_COLOR and
-/// TERM=dumb turn colours off. The bar never wraps: it is cut to the terminal's width at the time it is drawn.
-/// Validation losses stay above it as lines of their own.
+/// Only rank 0 prints; the other ranks use Style::silent. Numbers that were not measured (NaN) show as '-'. If the
+/// stream refuses output (its reader has left, the disk is full), the job continues without it. NO_COLOR and TERM=dumb
+/// turn colours off. The bar is cut to the terminal's current width. Validation losses stay above it as lines.
 #pragma once
 
 #include <chrono>
@@ -71,12 +70,11 @@ class Console {
   std::chrono::steady_clock::time_point begin_time_{}, last_draw_{};
 };
 
-/// How far a piece of long work is that comes before the steps:
+/// Progress of long work before the steps:
 ///
 ///     data       20000000000 tokens checked:  41 %  00:09 left
 ///
-/// Says nothing in the first kQuiet_s. Then the line moves, where the console has a bar; else it is printed every
-/// kEvery_s.
+/// Silent for kQuiet_s. Then, if the console has a bar, the line updates in place; else it is printed every kEvery_s.
 class Progress {
  public:
   /// `what` begins the line. Keeps a reference to `console`.

@@ -17,20 +17,20 @@ namespace tessera::io {
 
 class Descriptor;
 
-/// What a user can do where an allocation failed.
+/// Advice for a failed allocation.
 inline constexpr const char* kMoreMemory =
     "Memory has run out: raise the limit on it (`ulimit -v unlimited`), or ask the scheduler for more";
 
 /// "PATH: DOING failed: No space left on device. Free some space there, ..." for the errno `error`.
 Failure file_failure(const std::filesystem::path&, std::string_view doing, int error);
-/// The last sentence of such a message: what the user can do about the errno `error`.
+/// The last sentence of such a message: advice for the errno `error`.
 std::string next_action(int error);
 
 /// Throws unless the path, with links followed, is a regular file. For use before opening: a FIFO blocks until written.
 void require_regular_file(const std::filesystem::path&, std::string_view doing = "opening");
 
-/// A regular file, read at any offset. Reading throws a Failure if the file has been shortened since it was opened;
-/// reading it as mapped memory would end the process with SIGBUS.
+/// A regular file, read at any offset. If it has been shortened since it was opened, reading throws a Failure; mapped
+/// memory would end the process with SIGBUS.
 class InputFile {
  public:
   explicit InputFile(const std::filesystem::path&, std::string_view doing = "opening");

@@ -19,7 +19,7 @@ namespace {
 
 bool is_float(Type type) { return type == Type::float32 || type == Type::float64; }
 
-/// Strings of either kind, read and freed; `read` fills the buffer it is given in the memory type it is given.
+/// Reads strings of either kind and frees HDF5's copies; `read` fills a given buffer with values of a given type.
 template <class Read>
 std::vector<std::string> read_strings(hid_t stored, std::size_t count, const std::string& where, Read read) {
   std::vector<std::string> out;
@@ -230,12 +230,12 @@ struct Box {
   }
 };
 
-/// Elements first .. first + count - 1 of an array, counted in row-major order, as boxes in that order: of a matrix the
-/// end of a row, whole rows, and the beginning of a row; at most 2 * rank - 1 of any array.
+/// Elements first .. first + count - 1 of an array, in row-major order, as at most 2 * rank - 1 boxes: in a matrix the
+/// end of a row, whole rows, and the beginning of a row.
 std::vector<Box> boxes_of(const Shape& shape, std::int64_t first, std::int64_t count) {
   std::vector<Box> boxes;
   for (const std::int64_t end = first + count; first < end;) {
-    // the outermost axis of which a whole step, over all axes within it, fits at `first`
+    // the outermost axis along which a whole step, over all inner axes, fits at `first`
     std::int64_t step = product(shape);
     std::size_t axis = 0;
     for (; axis < shape.size(); ++axis) {
@@ -268,7 +268,7 @@ void require_kind(const Dataset& dataset, Type wanted) {
   }
 }
 
-/// Throws if the file has been shortened since it was opened; HDF5 alone would read zeros there, without an error.
+/// Throws if the file has been shortened since it was opened, where HDF5 would silently read zeros.
 void read_selected(const Dataset& dataset, Type type, hid_t space, hid_t selected, void* out) {
   const std::string& where = dataset.where();
   const Handle native = make_type(type, false), transfer = strict_transfer();

@@ -26,10 +26,10 @@ struct Meaning {
   std::string_view description;
 };
 
-/// What a virtual dataset shows of another file. A relative `file` is relative to the virtual dataset's own.
+/// A virtual dataset's source in another file. A relative `file` starts at the virtual dataset's own file.
 struct Source {
   std::string file;
-  std::string path;         // of a dataset there: of the same shape, or with a `count` 1-D, [count]
+  std::string path;         // of a dataset there: the same shape or, with a `count`, [count]
   std::int64_t first = 0;   // which entries of the virtual dataset it holds, counted in row-major order: those
   std::int64_t count = -1;  // from `first` to first + count - 1; -1: all
 };
@@ -67,9 +67,9 @@ class Dataset : public Object {
   Shape shape() const;
   std::int64_t size() const;  // product of the extents
 
-  /// The whole dataset, or `out.size()` entries from `first` on, counted in row-major order, and nothing else. Floats
-  /// read floats of any width, integers read integers of any width; a value out of range or of the other kind is
-  /// refused, not converted, and so is a file that was shortened since it was opened.
+  /// Reads the whole dataset, or just `out.size()` entries from `first` on in row-major order. Floats read floats and
+  /// integers read integers, of any width; a value out of range or of the other kind is refused, not converted, as is a
+  /// file that was shortened since it was opened.
   template <class T>
   void read(std::span<T> out) const {
     read_as(type_of<T>(), out.data(), static_cast<std::int64_t>(out.size()));
@@ -86,9 +86,9 @@ class Dataset : public Object {
   }
   std::vector<std::string> strings() const;
 
-  /// Throws  Failure(Exit::files) unless all entries have been written and can be read. HDF5 reads zeros, without an
-  ///         error, where a dataset or a chunk has never been written, where the file of a virtual dataset's source is
-  ///         missing, and where it has no source; a filter that this HDF5 lacks looks like damage.
+  /// Throws  Failure(Exit::files) unless all entries have been written and can be read. HDF5 silently reads zeros for a
+  ///         dataset or chunk that was never written, and for entries of a virtual dataset whose source is missing; a
+  ///         filter that this HDF5 lacks looks like damage.
   void require_contents() const;
 
   void make_scale(const std::string& name);           // becomes the dimension scale `name`
@@ -122,8 +122,8 @@ class Group : public Object {
   }
   Dataset write(const std::string& path, const std::vector<std::string>& column, const Meaning& meaning);
 
-  /// A virtual dataset, made of `sources`. HDF5 reads zeros, without an error, where no source holds an entry and where
-  /// the file of one is missing: verify both first.
+  /// A virtual dataset, made of `sources`. HDF5 silently reads zeros for entries without a source and for sources whose
+  /// file is missing: verify both first.
   Dataset write_virtual(const std::string& path, Type, const Shape&, std::span<const Source> sources, const Meaning&);
 
  protected:

@@ -32,7 +32,7 @@ Handle text_type();
 Handle make_type(Type type, bool is_stored);
 Handle make_space(const Shape& shape);
 std::int64_t product(const Shape& shape);
-/// Transfer properties that make a number that does not fit its new type an error, instead of clipping it.
+/// Transfer properties that refuse a number that does not fit its new type, instead of clipping it.
 Handle strict_transfer();
 
 }  // namespace tessera::io::h5::detail

@@ -1,4 +1,4 @@
-/// Whether all that a dataset should hold is there: filters, chunks, the sources of a virtual one.
+/// Checks that a dataset is complete: filters, chunks, the sources of a virtual one.
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-/// Where a file was written, as attributes of it: sentences for people, numbers and names for programs.
+/// The launch that wrote a file, as its attributes: sentences for people, numbers and names for programs.
 ///
 ///   hosts, devices            "node1: 4 ranks", "rank 0 on node1: NVIDIA H200 at 0000:1b:00.0; ..." (empty on CPUs)
 ///   ranks, host_count         of the launch
@@ -26,8 +26,8 @@ struct Launch {
 void write_launch(h5::Object& object, const Launch& launch);
 
 /// All but `ranks_of_gpu_models`, which scripts read.
-/// Throws  Failure(Exit::files) if an older version wrote the file, which stored sentences alone, or if numbers that
-///         count ranks are below 1.
+/// Throws  Failure(Exit::files) if an older version wrote the file, with sentences alone, or if counts of ranks are
+///         below 1.
 Launch read_launch(const h5::Object& object);
 
 }  // namespace tessera::io

@@ -38,7 +38,7 @@ void require_same_model(const io::CheckpointState& state, const config::Settings
   }
 }
 
-/// Moments of one optimizer say nothing to another.
+/// One optimizer cannot use another's moments.
 void require_same_optimizer(const config::Settings& before, const config::Settings& settings) {
   const std::string_view then = optim::traits_of(before.optimizer.kind).name,
                          now = optim::traits_of(settings.optimizer.kind).name;
@@ -49,7 +49,7 @@ void require_same_optimizer(const config::Settings& before, const config::Settin
                                          then, now, then));
 }
 
-/// A line of warning if the data have changed, which is legal; "" if not.
+/// A warning if the data have changed, which is legal; "" otherwise.
 std::string change_of_data(const io::CheckpointState& state, const data::Corpus& corpus) {
   if (state.corpus_tokens != corpus.size()) {
     return fmt::format("resume     the data have changed: {} tokens then, {} now; samples start at other positions\n",
@@ -66,7 +66,7 @@ io::Peers peers_of(parallel::World& world) {
   return {world.rank(), world.size(), [&world](const io::Peers::Work& work) { return world.all_gather(work); }};
 }
 
-/// Throws if ranks hold different weights, which would not show in the loss.
+/// Throws if ranks hold different weights; the loss would not show it.
 void require_same_weights(parallel::World& world, train::Trainer& trainer) {
   std::uint64_t own = 0;
   world.agree([&] { own = trainer.own_fingerprint(); });
@@ -116,8 +116,8 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
       const std::string named = io::named_by_latest(settings.job.directory);
       if (!named.empty() && named != newest->filename()) {
         note(fmt::format(
-            "resume     checkpoints/latest names {}, but {} is newer, and complete: going on from that (to go "
-            "back, name the other: --resume {})\n",
+            "resume     checkpoints/latest names {}, but {} is newer, and complete: continuing from it (for "
+            "the older one: --resume {})\n",
             named, newest->filename().string(), (newest->parent_path() / named).string()));
       }
     }
@@ -148,7 +148,7 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
   }
   // Without tuning the library's heuristic repeats its own choice.
   if (settings.train.tune_gemm && before.train.tune_gemm) beginning.algorithms = record.algorithms;
-  for (const std::string& old : deck.dropped) note("resume     its deck's " + old + " is no key any more\n");
+  for (const std::string& old : deck.dropped) note("resume     ignoring its deck's " + old + ", which is not a key\n");
   for (const std::string& change : config::differences(before, settings, "")) {
     note("resume     changed " + change + "\n");
   }
@@ -166,7 +166,7 @@ void require_same_training(const io::CheckpointState& state, const config::Setti
   before.train.validate_every = settings.train.validate_every;
   before.train.validation_sequences = settings.train.validation_sequences;
   before.train.sample_tokens = settings.train.sample_tokens;
-  if (state.corpus_fingerprint == corpus.fingerprint()) {  // the same data, wherever they lie now
+  if (state.corpus_fingerprint == corpus.fingerprint()) {  // the same data, possibly at another path
     before.data.path = settings.data.path;
     before.data.source = settings.data.source;
   }

@@ -23,19 +23,18 @@ struct Beginning {
   std::vector<std::string> algorithms;             // GEMM algorithms that the run had tuned
 };
 
-/// Whether --resume continues the run in its own directory, which may then hold a run: "auto", or a folder of that
-/// directory, however spelled. Rank 0 looks.
+/// Whether --resume continues the run of the job's own directory: "auto", or any spelling of a folder in it. Rank 0
+/// decides.
 bool continues_itself(const Context& context);
 
-/// Opens the checkpoint that --resume names: "auto", the newest in the run's own directory, if any; or a folder. Notes
-/// every key that has changed since. `is_own`: continues_itself().
+/// Opens the checkpoint that --resume names: a folder, or with "auto" the newest in the run's own directory, if any.
+/// Notes every key that has changed since. `is_own`: continues_itself().
 /// Throws Failure(Exit::files) if the checkpoint is incomplete or damaged, Failure(Exit::usage) if its model,
 /// tokenisation or optimizer differs from the deck's.
 Beginning find_beginning(const Context& context, bool is_own, const data::Corpus& corpus, const Note& note);
 
-/// For a run that has no step left. Throws Failure(Exit::usage), with their names, if keys of the training differ from
-/// the checkpoint's, other than its length and what is validated and sampled: what the deck asks for would not be
-/// trained.
+/// For a run with no steps left. Throws Failure(Exit::usage), naming them, if training keys other than its length,
+/// validation and sampling differ from the checkpoint's: the run would ignore them.
 void require_same_training(const io::CheckpointState& state, const config::Settings& settings,
                            const data::Corpus& corpus);
 
@@ -43,8 +42,8 @@ void require_same_training(const io::CheckpointState& state, const config::Setti
 /// Throws Failure(Exit::files) if the checkpoint does not fit the model, or ranks read different weights.
 void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer, const Note& note);
 
-/// Writes a checkpoint of the run after `step` steps, whose next sample is `sample`. No step may be started and not
-/// collected. `run_id`: that of rank 0's run.h5.
+/// Writes a checkpoint of the run after `step` steps; its next sample is `sample`. All started steps must have been
+/// collected. `run_id`: from rank 0's run.h5.
 void save_checkpoint(const Context& context, train::Trainer& trainer, const data::Corpus& corpus, std::int64_t step,
                      std::int64_t sample, const std::string& run_id);
 

@@ -2,8 +2,8 @@
 /// resume.
 ///
 /// Timing is not repeatable, so its choice becomes part of the run: after the first step all ranks use the same
-/// algorithm for the same kind of product, checkpoints store it, and a resumed run restores it. On another GPU or with
-/// another version of the library that is impossible: the first step then times anew, and the run prints a note.
+/// algorithm per kind of GEMM, checkpoints store it, and a resumed run restores it. With another GPU or library
+/// version, the first step times again, and the run prints a note.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace tessera::jobs {
 
-/// What a checkpoint records of GEMM: the library, and the algorithms in use (kernels::gemm_algorithms).
+/// A checkpoint's record of GEMM: the library, and the algorithms in use (kernels::gemm_algorithms).
 struct GemmRecord {
   std::string library;
   std::vector<std::string> algorithms;
@@ -21,12 +21,12 @@ struct GemmRecord {
 std::string text_of(const GemmRecord& record);
 GemmRecord gemm_record_from(const std::string& text);
 
-/// The environment variable that restores the earlier library's kernels, "OPENBLAS_CORETYPE=SkylakeX", where the two
-/// are the same OpenBLAS with kernels for different processors; "" where they differ otherwise.
+/// If both are the same OpenBLAS with kernels for different processors, the environment variable that restores the
+/// earlier kernels, "OPENBLAS_CORETYPE=SkylakeX"; else "".
 std::string environment_for(const std::string& library_before, const std::string& library_now);
 
-/// Restores a checkpoint's algorithms on every rank or on none. Returns "" on success, else the reason: the first
-/// rank's library or GPU for which they were not chosen. Collective; `algorithms` must be the same on every rank.
+/// Restores a checkpoint's algorithms on every rank or on none. Returns "" on success, else the first rank's reason:
+/// they were chosen for another library or GPU. Collective; `algorithms` must be the same on every rank.
 /// Throws parallel::AgreedError(Exit::files) if they cannot be parsed.
 std::string adopt_gemm_algorithms(const std::vector<std::string>& algorithms, parallel::World& world);
 

@@ -27,7 +27,7 @@ std::function<void(const std::function<void()>&, bool)> step_runner(const kernel
       using Links = train::StepGraph::Links;
       state->graph.record(exec, enqueue, is_chained && kernels_wait ? Links::chained : Links::ordinary);
       std::string why_not = state->graph.not_chained_because();
-      if (!kernels_wait) why_not = "this many sequences take kernels that do not wait, as do GPUs before sm_90";
+      if (!kernels_wait) why_not = "kernels for this many sequences, or for GPUs before sm_90, do not wait";
       if (is_chained && !why_not.empty()) {
         fmt::print(stderr, "graph      the launches of a step are not chained (generate.chained): {}\n", why_not);
       }

@@ -26,18 +26,17 @@ struct Context {
   const config::Settings& settings() const { return deck.settings; }
 };
 
-/// The word that is the value of a key, without quotes: "bf16" of "precision.compute".
+/// A key's value as a word, without quotes: "bf16" for "precision.compute".
 std::string word_of(std::string_view key, const config::Settings& settings);
 
 /// Attributes of a result: version, git_hash and build, hosts and devices, transport, command and deck.
 void write_origin(io::h5::Object& object, const Context& context);
 
-/// What job.progress asks of this rank's console: only rank 0 has one.
+/// This rank's console style, by job.progress: only rank 0 has a console.
 io::Console::Style console_style(const Context& context);
 
-/// Throws parallel::AgreedError (exit 2) unless every rank was started with the deck, overrides and --resume of rank 0:
-/// otherwise ranks would share steps differently, and no transfer would notice. data.path may differ: the data itself
-/// is compared.
+/// Throws parallel::AgreedError (exit 2) unless every rank was started with rank 0's deck, overrides and --resume:
+/// otherwise ranks would share steps differently, unnoticed. data.path may differ: the data itself is compared.
 void require_same_start(parallel::World& world, const config::Deck& deck, const std::optional<std::string>& resume);
 
 struct JobRow {

@@ -33,7 +33,7 @@ std::optional<rlim_t> limit_of(decltype(RLIMIT_AS) resource) {
   return limit.rlim_cur;
 }
 
-/// Whether this process may map that much memory that it could write to: the system's own answer, whatever limits it.
+/// Whether this process can map that much writable memory: asks the system, so every limit counts.
 bool can_map(std::size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return false;
@@ -41,7 +41,7 @@ bool can_map(std::size_t bytes) {
   return true;
 }
 
-/// What leaves too little memory, and what to do about it.
+/// The limits that leave too little memory, and the remedy.
 std::string refusal() {
   std::string limits, remedy;
   const auto add = [&](decltype(RLIMIT_AS) resource, const char* command) {
@@ -52,7 +52,7 @@ std::string refusal() {
   };
   add(RLIMIT_AS, "ulimit -v");
   add(RLIMIT_DATA, "ulimit -d");
-  if (limits.empty()) return "the system grants less: end other programs, or relax vm.overcommit_memory";
+  if (limits.empty()) return "the system allows less: end other programs, or relax vm.overcommit_memory";
   return fmt::format("{} leaves less: run {} first, or ask the scheduler for more memory", limits, remedy);
 }
 

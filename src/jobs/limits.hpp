@@ -1,5 +1,5 @@
-/// What the limits of this process (ulimit) must allow before libraries start that do not survive them: below these,
-/// Open MPI ends in its own start without advice or hangs, and OpenBLAS repeats an allocation that failed for ever.
+/// Checks this process's limits (ulimit) before libraries start that cannot cope with them: Open MPI would end without
+/// advice or hang, and OpenBLAS would retry a failed allocation for ever.
 #pragma once
 
 namespace tessera::jobs {
@@ -10,8 +10,8 @@ namespace tessera::jobs {
 ///         open files or too small files; the message names the limit and the command that raises it.
 void require_limits(bool has_launcher);
 
-/// Makes a host's BLAS take its buffer now, while there is room, and counts it among what this process has taken. Call
-/// it once Kokkos runs, before memory is compared with a plan.
+/// Makes a host's BLAS allocate its buffer now, so that it counts as memory already taken. Call it once Kokkos runs,
+/// before memory is compared with a plan.
 ///
 /// Throws  Failure(Exit::out_of_memory) if there is no room for it.
 void take_blas_buffer();

@@ -32,7 +32,7 @@ std::int64_t free_at_start(parallel::World& world) {
 
 namespace {
 
-/// Bytes of this rank's GPU that it, and whoever shares it, has taken since the first call.
+/// Bytes taken of this rank's GPU since the first call, by this rank and any others on it.
 std::int64_t taken_since_start(parallel::World& world) {
   const std::int64_t at_start = free_at_start(world);
   return at_start - kernels::device_info<kernels::Device>().free_bytes;
@@ -80,8 +80,7 @@ void require_memory(const memory::Layout& layout, const MemoryShare& share, cons
 
 namespace {
 
-/// What `deck` may read of a batch at a time, from most to least: as it says, then in smaller micro-batches, then with
-/// recomputed activations.
+/// `deck` and variants of it that need less memory: first smaller micro-batches, then recomputed activations.
 std::vector<config::Train> smaller_batches(const config::Settings& deck, const train::BatchPlan& batch) {
   std::vector<config::Train> found{deck.train};
   const std::int64_t sequences = batch.sequences_of(0);
@@ -102,8 +101,7 @@ std::vector<config::Train> smaller_batches(const config::Settings& deck, const t
   return found;
 }
 
-/// How ranks may share what they keep, from `now` to the least memory of a rank: sharded as far as possible, then kept
-/// on the host of a GPU.
+/// Ways to share the state, from `now` to the least memory per rank: first further sharding, then, on GPUs, offload.
 std::vector<config::Parallel> leaner_ways(const config::Parallel& now, int ranks, bool have_gpus) {
   using config::Offload;
   using config::Shard;

@@ -19,16 +19,16 @@ struct MemoryShare {
 };
 MemoryShare share_of_memory(parallel::World& world);
 
-/// The same for a plan of `settings`: on a GPU, `held` is what the plan counts of the collectives' buffers, as far as
-/// this process has taken that much since the first call, in this or an earlier row or job.
+/// The same for a plan of `settings`: on a GPU, `held` is the plan's count of the collectives' buffers, or as much of
+/// it as this process has taken since the first call, in this or an earlier row or job.
 MemoryShare share_of_plan(parallel::World& world, const config::Settings& settings);
 
-/// Bytes of the GPU's memory that were free at the first call in this process, those of the collectives' buffers
-/// included; a host's where it computes.
+/// Bytes free at the first call in this process, the collectives' buffers included: of the GPU, or of the host if it
+/// computes.
 std::int64_t free_at_start(parallel::World& world);
 
-/// Bytes of its GPU that this rank has taken since then, those of the collectives' buffers included; NaN where it
-/// computes on a host, or shares its GPU.
+/// Bytes of its GPU that this rank has taken since then, the collectives' buffers included; NaN if it computes on a
+/// host or shares its GPU.
 double taken_bytes(parallel::World& world);
 
 /// Bytes that a plan may use: the free memory divided by the ranks, plus what this rank holds.
@@ -40,21 +40,19 @@ bool fits(const memory::Layout& layout, const MemoryShare& share);
 /// Throws Failure(Exit::out_of_memory) with the layout's table if it does not; `advice` says what would.
 void require_memory(const memory::Layout& layout, const MemoryShare& share, const std::string& advice);
 
-/// Advice for require_memory: what to add to `settings`, whose `plan` does not fit, so that it does. Smaller
-/// micro-batches come first, then recomputed activations; where these do not suffice, the same with more and more
-/// sharded over several ranks, and then, on GPUs, offloaded.
+/// Advice for require_memory: overrides that make `plan` of `settings` fit. Tries smaller micro-batches, then
+/// recomputed activations; if these do not suffice, the same with ever more sharding, then, on GPUs, offload.
 std::string what_would_fit(const train::Plan& plan, const config::Settings& settings, parallel::World& world);
 
-/// The same where `fits` tells whether the ranks of `machine` have the memory for a deck and its layout.
+/// The same if `fits` tells whether the ranks of `machine` have memory for a deck and its layout.
 std::string what_would_fit(const train::Plan& plan, const config::Settings& settings,
                            const std::function<bool(const config::Settings&, const memory::Layout&)>& fits,
                            const train::Machine& machine = {});
 
-/// Throws Failure(Exit::out_of_memory), with the reason, if the ranks of a host pin more of its memory than it has
-/// left, where they compute on GPUs.
+/// For ranks on GPUs. Throws Failure(Exit::out_of_memory) if the ranks of a host pin more memory than it has left.
 void require_pinned_memory(const memory::Layout& layout, const parallel::World& world);
 
-/// The same of ranks on GPUs of a `host` that has `available_bytes` left.
+/// The same for ranks on GPUs of a `host` with `available_bytes` left.
 void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, double available_bytes,
                            const std::string& host);
 

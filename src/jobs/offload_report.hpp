@@ -1,5 +1,5 @@
-/// What a training run with parallel.offload says of its link to the host: the rate and the predicted time of a step
-/// before the first one, the measured time beside it after the last one.
+/// A training run's report on parallel.offload: before the first step the link's rate and a step's predicted time,
+/// after the last step the measured time.
 #pragma once
 
 #include <string>
@@ -15,16 +15,16 @@ namespace tessera::jobs {
 
 class OffloadReport {
  public:
-  /// Measures the link, and returns lines with its rate and the time that --plan predicts with it, for the GPUs and
-  /// hosts that the run is on; "" without offloaded state. Call before the first step.
+  /// Measures the link; returns lines with its rate and the time that --plan predicts with it for the run's GPUs and
+  /// hosts, "" without offloaded state. Call before the first step.
   std::string measure(const train::Plan& plan, const config::Settings& settings, parallel::World& world,
                       train::Trainer& trainer);
 
   /// Rate of the link in each direction at once [bytes/s]; NaN if there is nothing to measure.
   double link() const { return link_; }
 
-  /// A line with the median of this start's steps [s], NaN of those that do not count, beside the prediction; ""
-  /// without offloaded state.
+  /// A line with the median of this start's steps [s] (NaN: does not count) and the prediction; "" without offloaded
+  /// state.
   std::string summary(const std::vector<double>& steps) const;
 
  private:

@@ -14,11 +14,11 @@
 namespace tessera::jobs {
 namespace {
 
-/// How long a round should last: long beside the exchange that ends it, and not long for who waits after a signal. The
-/// ranks' pieces grow or shrink until it does so, within a factor of two.
+/// Target duration of a round, reached within a factor of two by resizing the ranks' pieces: much longer than the
+/// exchange that ends it, but a short wait after a signal.
 constexpr double kRound_s = 0.2;
 
-/// Who checks the same file: ranks of one host, by its full path, since even those may have data of their own.
+/// The ranks that check the same file: those of one host with the same full path.
 struct Sharing {
   Sharing(const parallel::World& world, const std::string& file)
       : mine(world.host() + "\n" + file), all(world.all_gather(mine)) {
@@ -30,7 +30,7 @@ struct Sharing {
   std::int64_t index = 0, ranks = 1;  // this rank's place among those with the same file, and their number
 };
 
-/// Every rank fails with the first failure in its file: what one of them has found, each would have found.
+/// Every rank fails with the first failure in its file, whichever rank found it.
 void fail_by_files(parallel::World& world, const Sharing& sharing, const std::string& mine) {
   const std::vector<std::string> problems = world.all_gather(mine);
   std::string first;
@@ -53,7 +53,7 @@ data::Corpus open_corpus(parallel::World& world, const config::Settings& setting
                          const std::function<std::string()>& stop_reason, io::Console& console) {
   std::optional<data::Corpus> corpus;
   std::string file;
-  std::int64_t size = 0;  // tokens to check; ranks may differ: that is told later
+  std::int64_t size = 0;  // tokens to check; ranks may differ, which is reported later
   world.agree([&] {
     corpus.emplace(data::Corpus::open_unchecked(settings.data.source, settings.data.path, settings.model.vocab_size,
                                                 settings.job.seed));

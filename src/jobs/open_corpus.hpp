@@ -11,11 +11,10 @@
 
 namespace tessera::jobs {
 
-/// Opens data.path on every rank and checks every token once per host: those of its ranks that have the same path take
-/// turns, a piece each, in file order. `console` shows how far that is.
-/// Throws  parallel::AgreedError: what Corpus::open refuses, of a file's tokens the first in file order;
-///         Exit::stopped as soon as `stop_reason` of any rank is not "" while tokens are left to be checked. Every rank
-///         asks it after each data::kReported tokens.
+/// Opens data.path on every rank and checks every token once per host: its ranks with the same path take turns, a piece
+/// each, in file order. `console` shows the progress.
+/// Throws  parallel::AgreedError: as Corpus::open, for the first bad token in file order; Exit::stopped if any rank's
+///         `stop_reason`, called after every data::kReported tokens, is not "" while tokens remain unchecked.
 data::Corpus open_corpus(parallel::World& world, const config::Settings& settings,
                          const std::function<std::string()>& stop_reason, io::Console& console);
 

@@ -1,5 +1,4 @@
-/// Where the ranks run: as files say it, and those of a group that shares one copy of what is sharded
-/// (parallel.shard_ranks).
+/// Where the ranks run, as written to files, and how groups that share one copy (parallel.shard_ranks) lie on hosts.
 #pragma once
 
 #include <span>
@@ -13,12 +12,10 @@ namespace tessera::jobs {
 
 io::Launch launch_of(const parallel::World& world);
 
-/// Of the groups that each `shard_ranks` consecutive ranks form, how many have ranks on several hosts; `hosts` has one
-/// name for each rank.
+/// How many groups of `shard_ranks` consecutive ranks span several hosts; `hosts` has one name for each rank.
 int groups_across_hosts(std::span<const std::string> hosts, int shard_ranks);
 
-/// A line that says so and how to start the ranks instead; "" if no fewer would be, were the ranks numbered host by
-/// host.
+/// A line with that number and a better way to start the ranks; "" if numbering them host by host would not reduce it.
 std::string note_on_groups(std::span<const std::string> hosts, int shard_ranks);
 
 /// The same for the ranks of `world`; "" if they form no groups.

@@ -1,4 +1,4 @@
-/// Statistics of what was measured.
+/// Statistics of measurements.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace tessera::jobs {
 
-/// NaN of nothing, like the next.
+/// NaN if there are no numbers, like the next.
 inline double mean_of(const std::vector<double>& numbers) {
   const double sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
   return numbers.empty() ? NAN : sum / static_cast<double>(numbers.size());
@@ -29,10 +29,10 @@ inline double deviation_of(const std::vector<double>& numbers) {
   return numbers.size() > 1 ? std::sqrt(squares / static_cast<double>(numbers.size() - 1)) : 0;
 }
 
-/// Steps at the beginning of a training run that do not count: they touch memory for the first time, and record graphs.
+/// First steps of a training run, which do not count: they touch memory for the first time, and capture graphs.
 inline constexpr std::size_t kWarmupSteps = 5;
 
-/// The median of the steps that count; a NaN is of a step that does not.
+/// The median of the steps that count; NaN marks steps that do not.
 inline double median_of_steps(std::vector<double> values) {
   values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(std::min(kWarmupSteps, values.size())));
   std::erase_if(values, [](double value) { return std::isnan(value); });

@@ -2,11 +2,11 @@
 ///
 /// Signals are caught from main's first line to the end of the process: one that arrives during MPI's start stops the
 /// run before its first step. The handler only sets a flag; the job checks it between steps and at every token of its
-/// sample, and all ranks agree. A second SIGINT ends the process at once, whatever signal came between.
+/// sample, and all ranks agree. A second SIGINT ends the process at once, also with other signals in between.
 ///
-/// Limits  a signal before main ends the process with the signal's own code. Main begins about 0.03 s after exec if the
-///         56 shared libraries are in the page cache. Loading and relocating them takes 95 % of that; only the rest
-///         would be gained by installing the handlers in .preinit_array, where an executable's first code runs.
+/// Limits  a signal before main ends the process with the signal's own code. With the 56 shared libraries in the page
+///         cache main begins about 0.03 s after exec, of which loading them takes 95 %; installing the handlers in
+///         .preinit_array would save only the rest.
 #pragma once
 
 #include <chrono>
@@ -16,12 +16,12 @@ namespace tessera::jobs {
 
 void remember_signals();
 
-/// For jobs that cannot be resumed: restores the signals' dispositions from before remember_signals() and raises one
-/// that has arrived. Unless ignored, they end the process.
+/// For jobs that cannot be resumed: restores the signals' earlier dispositions and raises any that has arrived. Unless
+/// ignored, they end the process.
 void end_on_signals();
 
-/// Throws Failure(Exit::stopped) if a signal has arrived on this rank that remember_signals() keeps. For rank 0, before
-/// a row of a benchmark that an experiment runs: ranks that look for themselves would not agree on when.
+/// Throws Failure(Exit::stopped) if remember_signals() has kept a signal on this rank. For rank 0 alone, before a row
+/// of an experiment's benchmark: ranks that checked for themselves would not stop at the same row.
 void stop_on_signal();
 
 /// The name of the signal that has arrived on this rank, such as "SIGTERM"; "" if none has.

@@ -1,4 +1,4 @@
-/// What a training job generates from its model after the last step (train.sample_tokens).
+/// The sample that a training job generates after its last step (train.sample_tokens).
 #pragma once
 
 #include <optional>
@@ -19,8 +19,8 @@ struct TrainingSample {
   bool was_cut = false;             // by a reason to stop on any rank
 };
 
-/// A text continues generate.prompt; other tokens continue the corpus's first ones. Rank 0 generates and has the
-/// result; the others follow each pass through a model that is sharded, for their parts of the weights. Collective.
+/// A text continues generate.prompt; other tokens continue the corpus's first ones. Rank 0 generates and returns the
+/// result; if the model is sharded, the others follow each pass to supply their weights. Collective.
 std::optional<TrainingSample> training_sample(parallel::World& world, const config::Settings& settings,
                                               const data::Corpus& corpus, bool is_sharded, const StopRequest& stop,
                                               train::Trainer& trainer);

@@ -29,15 +29,14 @@ Timing summarize(std::vector<double> seconds);  // in the order in which they we
 /// Number of repeats for work that takes `once_s`: bench.repeats, fewer where bench.row_limit_s demands it.
 std::int64_t repeats_within(const Bench& bench, double once_s);
 
-/// Runs `work` on `exec`: the warm-up, bench.warmup times and on until bench.warmup_ms have passed, then the repeats,
-/// each timed by the instance's own clock; no other runs. The pause of bench.rest_ms follows the first run of the
-/// warm-up, which may load code and fill pools. On a device the repeats are enqueued behind the warm-up's last run, and
-/// the host waits only at the end, so that no gap between launches is timed. If bench.row_limit_s limits the repeats
-/// and no warm-up run has shown how long one takes, the host waits after each.
+/// Runs `work` on `exec`: a warm-up of at least bench.warmup runs and bench.warmup_ms, then the repeats, each timed by
+/// the instance's own clock. bench.rest_ms of rest follow the first warm-up run, which may load code and fill pools. On
+/// a device the repeats are enqueued behind the last warm-up run, and the host waits only at the end, so that no gap
+/// between launches is timed. If bench.row_limit_s applies and no warm-up run was timed, the host waits after each.
 Timing time_repeats(const Bench& bench, const kernels::Device& exec, const std::function<void()>& work);
 
-/// The same of work that all ranks run together: as many runs on each, and of each repeat the time of the slowest rank,
-/// without a pause. Unless `is_queued`, each repeat follows a barrier, and the host waits for it. Collective.
+/// The same, without rest, for work that all ranks run together, equally often; a repeat's time is the slowest rank's.
+/// Unless `is_queued`, each repeat follows a barrier, and the host waits for it. Collective.
 Timing time_together(const Bench& bench, parallel::World& world, const kernels::Device& exec, bool is_queued,
                      const std::function<void()>& work);
 
@@ -47,7 +46,7 @@ template <class Scalar>
 void fill_random(const kernels::Device& exec, const kernels::Vector<Scalar, kernels::Device>& x, std::uint64_t seed,
                  float mean, float deviation);
 
-/// Bytes that a row may take: what the machine has, or bench.memory_limit_gib if that is less.
+/// Bytes that a row may take: the machine's memory, or bench.memory_limit_gib if less.
 std::int64_t row_limit_bytes(const Bench& bench);
 
 /// The number format of that name, a word of bench.dtype.
@@ -111,16 +110,16 @@ class BenchResult {
   BenchTable table_;
 };
 
-/// Runs a job whose work is that of rank 0: `measure` adds its rows.
+/// Runs a job on rank 0 alone: `measure` adds its rows.
 Exit bench_on_root(const Context& context, const std::function<void(BenchResult&)>& measure);
 
-/// Runs a job of one row, which all ranks measure; that of rank 0 counts. A failure to keep it is that of all.
+/// Runs a job of one row, measured by all ranks; rank 0's is kept. If that fails, all ranks fail.
 Exit bench_together(const Context& context, const std::function<std::vector<BenchTable::Cell>()>& measure,
                     std::function<void(io::h5::File&)> more = {});
 
 /// Runs `measure` with a Row that every rank has freed when this returns. Ranks may have mapped each other's memory:
-/// row.disconnect() ends that; after a failure of this rank alone row.keep() lets it live until the process ends.
-/// Returns a lack of memory that is common to all ranks. Collective.
+/// row.disconnect() unmaps it; if this rank alone fails, row.keep() keeps its own until the process ends. Returns a
+/// lack of memory that all ranks have agreed on. Collective.
 template <class Row>
 std::optional<parallel::AgreedError> run_row(parallel::World& world, const std::function<void(Row&)>& measure) {
   std::optional<parallel::AgreedError> failure;
@@ -141,7 +140,7 @@ std::optional<parallel::AgreedError> run_row(parallel::World& world, const std::
     row.disconnect();
     world.barrier();
   }
-  // whoever reads the free memory next does so after every rank has released its own
+  // every rank has released its memory before any reads the free memory
   const auto watch = world.watch("the exchange after the row");
   world.barrier();
   return failure;

@@ -1,12 +1,11 @@
 /// The bench.attention job: forward, backward and both (bench.pass) of the kernels that [attention] names.
 ///
-/// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is what
-/// forward keeps for backward: q, k, v, out, lse, and the probabilities if stored; `peak_mib` is all that backward
-/// needs, pads and workspace included, and `q_mib`, `probabilities_mib` and so on are its parts. `taken_mib` is what
-/// the free memory of the GPU lost to all of them but the pads; CPUs have none. `pad_kib` is the scratch that a team of
-/// the forward kernel asks for, 0 for kernels whose tiles cannot be chosen, and `pad_limit_kib` the most that this
-/// device gives it (hosts: no limit, NaN). What is above the memory limit, or has no kernel in this build, gives a row
-/// without times whose outcome says so. Runs on rank 0.
+/// Gflop/s count 4*B*H*T*T*D forward and 2.5 times that backward, halved when causal. `memory_mib` is saved for
+/// backward: q, k, v, out, lse, and the probabilities if stored; `peak_mib` is backward's total, pads and workspace
+/// included, `q_mib`, `probabilities_mib` and so on its parts. `taken_mib` is the drop in free GPU memory (none on
+/// CPUs), which excludes pads. `pad_kib` is the forward kernel's scratch per team, 0 if its tiles cannot be chosen, and
+/// `pad_limit_kib` the device's limit (hosts: NaN). A case above the memory limit, or without a kernel in this build,
+/// has a row without times; its outcome says why. Runs on rank 0.
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
-/// The bench.comm job: a collective operation over the collectives in use, with nothing computed beside it.
+/// The bench.comm job: a collective operation over the collectives in use, without concurrent computation.
 ///
-/// The time of a repeat is that of its slowest rank; the bandwidths (bus_bandwidth.hpp) are those of the mean. Over MPI
-/// each repeat follows a barrier and is timed by the host's clock. Over NCCL the repeats are enqueued after the last
-/// run of the warm-up, on the stream where transfers run, and timed by it, as in time_repeats(). A message that does
-/// not fit in memory has no times, and its outcome says so. A single rank is rejected.
+/// A repeat's time is the slowest rank's; bandwidths (bus_bandwidth.hpp) are of the mean. Over MPI each repeat follows
+/// a barrier and is timed by the host's clock. Over NCCL the repeats are enqueued after the last warm-up run, on the
+/// transfers' stream, and timed by it, as in time_repeats(). A message that does not fit in memory has no times; its
+/// outcome says so. A single rank is rejected.
 
 #include <fmt/format.h>
 
@@ -73,7 +73,7 @@ std::unique_ptr<parallel::Transfer> make_transfer(Operation operation, parallel:
   return collectives.make_broadcast(whole);
 }
 
-/// What a row is measured with. Other ranks may have mapped this one's memory until their transfers are gone.
+/// A row's buffers and transfer. Other ranks may have mapped this rank's memory until their transfers are gone.
 struct RowMemory {
   std::optional<memory::Arena<Exec>> arena;
   std::unique_ptr<parallel::Transfer> transfer;

@@ -2,15 +2,14 @@
 /// made from job.seed.
 ///
 /// bench.batch prompts of random tokens are continued by 2 + bench.warmup + bench.repeats tokens each, under the deck's
-/// [generate] and attention.decode_parts. A token counts from the moment at which the host has read the one before;
-/// those of the warm-up do not count: with generate.graph the first step runs launch by launch and the second records
-/// the graph, so let it be 2 or more. `prompt_ms` is the time of the prompts, once, with what is loaded and initialised
-/// then.
+/// [generate] and attention.decode_parts. A token's time starts when the host has read the previous one. Warm-up tokens
+/// do not count: with generate.graph set bench.warmup to 2 or more, since the first step runs launch by launch and the
+/// second captures the graph. `prompt_ms` is the time of the prompts, once, one-time costs included.
 ///
-/// A step reads the weights, but for the rows of the embedding that are not used (`weights_mib`), and the cached keys
-/// and values (`cache_mib`, at the middle of the counted tokens). `bound_ms` is what reading the weights takes at the
-/// rate of a copy (bytes read plus bytes written) in the same run, `of_bound` that over the time of a token; `of_copy`
-/// counts weights and cache. What does not fit says so in its outcome. Runs on rank 0.
+/// A step reads the weights except unused rows of the embedding (`weights_mib`), and the cached keys and values
+/// (`cache_mib`, at the middle of the counted tokens). `bound_ms` is the time to read the weights at the copy rate
+/// (bytes read plus bytes written) of the same run, `of_bound` its fraction of a token's time; `of_copy` counts weights
+/// and cache. A case that does not fit says so in its outcome. Runs on rank 0.
 
 #include <algorithm>
 #include <cmath>

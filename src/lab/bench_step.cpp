@@ -7,8 +7,8 @@
 /// the process has taken since the job began, libraries and captured graphs included; `planned_mib` is the layout's.
 ///
 /// With bench.phase = "forward" there are no steps: the same passes run in an arena without gradients, optimizer or
-/// anything that is kept for backward (train/forward.hpp). `planned_mib` and `peak_mib` are then those of inference,
-/// and what only steps have is missing (NaN).
+/// saved activations (train/forward.hpp). `planned_mib` and `peak_mib` are then for inference; columns of steps are
+/// NaN.
 ///
 /// step_timing.hpp defines which steps count: with bench.warmup = 0 the first step counts, its one-time costs included;
 /// `cold_steps` is the number of counted steps with such costs (StepNumbers::was_cold).

@@ -1,16 +1,14 @@
-/// The bench.strategies job: whole optimizer steps as parallel.shard and parallel.gradient_sync have ranks share them,
-/// their communication, and what they take of memory.
+/// The bench.strategies job: time, communication and memory of whole optimizer steps under parallel.shard and
+/// parallel.gradient_sync.
 ///
-/// Steps are timed as in bench.step (step_timing.hpp). Communication is that of bench.repeats further steps, each
-/// launched kernel by kernel after a barrier, so that all its transfers are reported: `communication_ms` is the sum of
-/// the times of all transfers, `under_way_ms` counts the time once when several run at once, and `exposed_ms` is the
-/// time in which the rank only waited.
-/// Memory is that of the timeline (step_events.hpp), each by category in the file: `initial`, then the largest sum in
-/// the passes, `before_update`, and `in_update`; after the update what lives is `initial` again. They count what lies
-/// where the model computes. `host_mib` is what the plan counts beside it in host memory, a GPU's pinned: the step's
-/// inputs, staging for MPI, and what parallel.offload keeps there.
-/// `/timeline` of the file has the last of these steps: its phases, one behind the other, and its transfers. All
-/// figures are those of rank 0. A single rank is rejected: it shares nothing.
+/// Steps are timed as in bench.step (step_timing.hpp). Communication is measured in bench.repeats further steps, each
+/// launched kernel by kernel after a barrier, so that every transfer is reported: `communication_ms` is the sum over
+/// transfers, `under_way_ms` counts concurrent ones once, and `exposed_ms` is the time in which the rank only waited.
+/// Memory comes from the timeline (step_events.hpp), by category in the file: `initial`, also the state after an
+/// update; the largest sum in the passes, `before_update`; and `in_update`. It is memory where the model computes.
+/// `host_mib` is the plan's other host memory (pinned for GPUs): the step's inputs, staging for MPI, offloaded state.
+/// `/timeline` of the file has the phases and transfers of the last of these steps. All figures are rank 0's. A single
+/// rank is rejected: it shares nothing.
 
 #include <fmt/format.h>
 
@@ -107,7 +105,7 @@ void add_memory(const std::string& moment, const LiveBytes& live, std::vector<Be
   }
 }
 
-/// The word of parallel.shard, or where nothing is sharded that of parallel.gradient_sync.
+/// The word of parallel.shard or, if nothing is sharded, of parallel.gradient_sync.
 std::string strategy_of(const config::Settings& settings) {
   const bool is_sharded = settings.parallel.shard != config::Shard::none;
   return word_of(is_sharded ? "parallel.shard" : "parallel.gradient_sync", settings);

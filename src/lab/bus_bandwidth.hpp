@@ -3,10 +3,9 @@
 ///   algorithm bandwidth = S / t
 ///   bus bandwidth       = S / t * bus_factor
 ///
-/// S [bytes] is the whole message: what an all-reduce and a broadcast are called with, and the parts of all ranks
-/// together, of a reduce-scatter's input and an all-gather's output. The bus bandwidth is that of the slowest link
-/// where the algorithm sends as little as it can; unlike the algorithm bandwidth it does not fall with the number of
-/// ranks. GB/s are 1e9 bytes per second.
+/// S [bytes] is the whole message: the buffer of an all-reduce or broadcast, a reduce-scatter's input, an all-gather's
+/// output. If the algorithm sends as little as possible, the bus bandwidth is the slowest link's; unlike the algorithm
+/// bandwidth, it does not fall with the number of ranks. GB/s are 1e9 bytes per second.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +33,8 @@ constexpr double bus_gbyte_per_s(parallel::Operation operation, int ranks, std::
   return algorithm_gbyte_per_s(bytes, seconds) * bus_factor(operation, ranks);
 }
 
-/// Elements of a message of at most `bytes`: whole parts for each rank, of a multiple of 16 bytes as in nccl-tests,
-/// where the operation has parts.
+/// Elements of a message of at most `bytes`. If the operation has parts, each rank's is whole and a multiple of 16
+/// bytes, as in nccl-tests.
 constexpr std::int64_t message_elements(parallel::Operation operation, int ranks, std::int64_t bytes,
                                         std::int64_t element_bytes) {
   const bool has_parts =

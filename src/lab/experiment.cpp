@@ -1,26 +1,24 @@
-/// The experiment job: runs each row that [experiment] describes as a job of its own, in this process, one by one, and
-/// all of them experiment.rounds times: in the order of the deck in odd rounds, in the opposite order in even ones.
+/// The experiment job: runs each row that [experiment] describes as a job of its own, one by one in this process, and
+/// all of them experiment.rounds times: odd rounds in the order of the deck, even rounds in reverse.
 ///
-/// A row has the folder rows/NNNN_<name> of job.directory, where its job writes what it always writes. A row that fails
-/// (out of memory, numbers, files, what this build or these ranks cannot do) keeps its exit code and reason, its memory
-/// is free again, and the next one runs. Each round replaces the files of the one before; experiment.h5
-/// (experiment_file.hpp) has the results of all.
+/// A row's job writes its usual files to rows/NNNN_<name> in job.directory. If a row fails (out of memory, numbers,
+/// files, unsupported by this build or these ranks), its exit code and reason are kept, its memory is freed, and the
+/// next row runs. Each round replaces the previous round's files; experiment.h5 (experiment_file.hpp) has the results
+/// of all.
 ///
-/// A signal ends the experiment with exit code 75, after the row under way: a training row stops at its next step, a
-/// benchmark between its rows; a rest between rounds ends at once. experiment.time_limit_s lets the row under way
-/// finish, and ends the experiment so if further rows are to run.
+/// After a signal the experiment ends with exit code 75: a training row stops at its next step, a benchmark between
+/// its rows, a rest between rounds at once. After experiment.time_limit_s, it ends likewise once the current row has
+/// finished, if more rows are to run.
 ///
-/// --resume auto keeps all measurements of every row of the same name that has run with the same keys, and runs what is
-/// left of experiment.rounds; a row that failed is not measured in further rounds. job.directory, job.overwrite and
-/// job.progress may change, and so may a row's number: its folder is then renamed. Of those that ran, it runs again the
-/// ones that a signal stopped and those that failed for their files or the machine (exit codes 75, 6 and 3); their last
-/// outcome stays in experiment.h5 until then, also where experiment.only leaves them out. A training row that a signal
-/// stopped goes on from its checkpoint; one that its own train.time_limit_s stopped has run. Where a row that is none
-/// of these has run, or has a checkpoint, --resume auto is refused (exit 6) unless job.overwrite is set: its result
-/// would be lost.
+/// --resume auto keeps all measurements of rows that have run under the same name with the same keys, and runs the rest
+/// of experiment.rounds; failed rows are not measured in further rounds. job.directory, job.overwrite and job.progress
+/// may change, as may a row's number: its folder is then renamed. Rows that a signal stopped, or that failed for their
+/// files or the machine (exit codes 75, 6 and 3), run again; until then their last outcome stays in experiment.h5, even
+/// if experiment.only leaves them out. A training row resumes from its checkpoint if a signal stopped it; one stopped
+/// by its own train.time_limit_s counts as run. If any other row has run or has a checkpoint, --resume auto is refused
+/// (exit 6) unless job.overwrite is set: its result would be lost.
 ///
-/// A row that lacks what experiment.record names is kept nevertheless; the experiment says so at its end and exits with
-/// code 6.
+/// A row that lacks an entry of experiment.record is kept; the experiment says so at its end and exits with code 6.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -68,7 +66,7 @@ std::string agreed(parallel::World& world, const std::string& mine) {
   return first_word(world, mine);
 }
 
-/// Runs the job of a row; `resume` as of Context. A failure is its outcome, unless this rank fails alone.
+/// Runs a row's job; `resume` as in Context. Returns a failure as its outcome, unless this rank fails alone.
 Outcome outcome_of(const Context& experiment, const config::DeckRow& row, const std::optional<std::string>& resume) {
   parallel::World& world = experiment.world;
   Outcome outcome;
@@ -120,8 +118,7 @@ std::string summary(const std::vector<config::DeckRow>& rows, const ExperimentFi
   return text;
 }
 
-/// Gives a row's folder its name of now; whether it had another. No two rows have the same name, so none is in the
-/// way of another.
+/// Renames a row's folder to its current name; returns whether it had another. Names differ, so no rows collide.
 bool move_row(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (from == to || !fs::exists(from, error)) return false;
@@ -138,7 +135,7 @@ bool move_row(const fs::path& from, const fs::path& to) {
   return true;
 }
 
-/// Whether the row's folder holds a training that a signal stopped: of this row, as it stands in the deck.
+/// Whether the row's folder holds a training of this very row that a signal stopped.
 bool has_checkpoint(const config::DeckRow& row, const Outcome& outcome, const Note& note) {
   const fs::path folder = row.settings.job.directory;
   if (outcome.code != Exit::stopped || row.settings.job.kind != config::JobKind::train ||
@@ -154,8 +151,8 @@ bool has_checkpoint(const config::DeckRow& row, const Outcome& outcome, const No
   }
 }
 
-/// Gives the file the measurements of rows that an earlier start has run with the same keys, and these rows' folders
-/// their numbers of now.
+/// Passes to the file the measurements of rows that an earlier start has run with the same keys, and renumbers their
+/// folders.
 void keep_earlier(const Context& context, ExperimentFile& file) {
   const std::vector<config::DeckRow>& rows = context.deck.rows;
   std::error_code error;
@@ -191,7 +188,7 @@ void keep_earlier(const Context& context, ExperimentFile& file) {
   if (has_moved) file.flush();
 }
 
-/// How far a row has come.
+/// A row's progress.
 struct Progress {
   std::int64_t next = 1;  // the round in which it is measured next; kNever behind a failure
   bool goes_on = false;   // from its checkpoint
@@ -205,7 +202,7 @@ Progress progress_of(const config::DeckRow& row, const Rounds& rounds, const Not
   return {is_final(last) && !has_run(last) ? kNever : next, has_checkpoint(row, last, note)};
 }
 
-/// The order of rows in a round: that of the deck in odd ones, the opposite in even ones.
+/// The order of rows in a round: odd rounds as in the deck, even rounds in reverse.
 std::vector<std::size_t> order_of(std::int64_t round, std::size_t rows) {
   std::vector<std::size_t> order(rows);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -213,7 +210,7 @@ std::vector<std::size_t> order_of(std::int64_t round, std::size_t rows) {
   return order;
 }
 
-/// Waits, and no longer than until a signal arrives.
+/// Waits, at most until a signal arrives.
 void rest(double rest_ms) {
   const double end_s = events::now_s() + 1e-3 * rest_ms;
   for (double left_s = 0; (left_s = end_s - events::now_s()) > 0 && arrived_signal().empty();)
@@ -255,7 +252,7 @@ class ExperimentRun {
   }
 
  private:
-  /// Takes the folder, and finds out how far each row has come.
+  /// Takes the folder, and determines each row's progress.
   void set_up() {
     const auto watch = world_.watch("the experiment's folder", parallel::kPatience);
     free_at_start(world_);  // noted: what rows take counts from here
@@ -282,7 +279,7 @@ class ExperimentRun {
     return keys_.rounds > 1 ? fmt::format("round {}, {}", round, row) : row;
   }
 
-  /// Measures a row unless it has been in this round. A reason to stop instead, or "".
+  /// Measures a row unless this round already has. Returns a reason to stop instead, or "".
   std::string measure(std::size_t i, std::int64_t round) {
     const Progress& progress = progress_[i];
     if (round < progress.next) {

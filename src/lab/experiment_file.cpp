@@ -47,7 +47,7 @@ std::optional<double> number_of(const std::string& text) {
   return value;
 }
 
-/// One number or several of a dataset [row(, round)(, entry)], of version 1 or later, as measurements have them.
+/// Numbers of a dataset [row(, round)(, entry)], of version 1 or later, by measurement.
 void restore(const io::h5::File& file, const std::string& entry, std::vector<EarlierRow>& rows) {
   const io::h5::Dataset dataset = file.dataset("record/" + entry);
   Quantity quantity{dataset.text("units"), dataset.text("description"), dataset.type() == io::h5::Type::text, {}, {}};
@@ -97,7 +97,7 @@ class Contents {
   }
 
  private:
-  /// What is written of the rows: what experiment.record names, or else whatever they have.
+  /// The entries to write: those that experiment.record names, or else all that rows have.
   std::set<std::string> entries() const {
     std::set<std::string> found(experiment_.record.begin(), experiment_.record.end());
     if (!found.empty()) return found;
@@ -372,7 +372,7 @@ std::string ExperimentFile::missing() const {
       if (why.empty() && lacks != record.lacking.end()) why = lacks->second;
       has_any = has_any || record.quantities.contains(entry);
     }
-    // Of several kinds of jobs one may have what the others lack.
+    // One kind of job may have what others lack.
     const bool is_sure = entry == kEveryColumn || !jobs_differ_ || (!has_any && all_have_run);
     if (!why.empty() && is_sure)
       return fmt::format("{}\nThe rows that have run are in {}: --resume auto keeps them", why, path_);
@@ -390,7 +390,7 @@ void ExperimentFile::flush() {
   const auto is_measured = [](const Rounds& rounds) { return !rounds.empty(); };
   if (std::none_of(measured_.begin(), measured_.end(), is_measured)) return;
   const double start_s = events::now_s();
-  has_unwritten_ = false;  // a failure is told once
+  has_unwritten_ = false;  // a failure is reported once
   jobs::replace_file(path_,
                      [&](io::h5::File& file) { Contents(context_, measured_, file).write(created_, baselines_); });
   last_flush_s_ = events::now_s();

@@ -1,4 +1,4 @@
-/// experiment.h5: how each row of an experiment ended, what it was, and what was recorded of its results.
+/// experiment.h5: each row's outcome, deck and recorded results.
 ///
 ///   /info             attributes: format, version, git_hash, build, hosts, devices, transport, question, command,
 ///                     deck, created
@@ -6,18 +6,17 @@
 ///   /name /exit_code /reason /resolved_deck    [row]; of its last round; reason "" where the exit code is 0
 ///   /seconds          [row, round] wall time
 ///   /keys/<key>       [row]  every key that rows set: numbers where all are, else text
-///   /record/<entry>   numbers [row, round, entry], text [row]: what experiment.record names; NaN or "" where a row has
-///                     none. If it names nothing, every column of the rows' bench.h5
-///   /relative/<entry> [row, round, entry] the same beside the row of experiment.baseline: of times and rates how many
-///                     times faster, of bytes the part that is saved
+///   /record/<entry>   numbers [row, round, entry], text [row]: the entries of experiment.record or, if it is empty,
+///                     every column of the rows' bench.h5; NaN or "" if a row has none
+///   /relative/<entry> [row, round, entry] relative to the row of experiment.baseline: speed-up for times and rates,
+///                     fraction saved for bytes
 ///
 /// There is an axis `round`, with its scale /round, if rows have several, and an axis with a scale /entry_N for
 /// each length N, if values have several entries.
 ///
-/// Robustness  Rows stay in memory. A flush writes them all to a file of its own, which then takes the place of
-///             experiment.h5: a kill at any instant leaves the previous one. It is due when 100 times the duration of
-///             the last flush have passed, so it costs 1 % of the time at most, and a kill loses at most the rows of
-///             that time, which --resume auto runs again.
+/// Robustness  Rows stay in memory. A flush writes them all to a new file that then replaces experiment.h5, so a kill
+///             at any instant leaves the previous one. Flushes are at least 100 times the last one's duration apart:
+///             they cost at most 1 % of the time, and a kill loses only later rows, which --resume auto reruns.
 #pragma once
 
 #include <filesystem>
@@ -50,10 +49,10 @@ class ExperimentFile {
 
   const std::string& path() const { return path_; }
 
-  /// The rows of an earlier start. Refuses (exit 6) a file of another kind or version; version 1 has one round.
+  /// Reads the rows of an earlier start. Refuses (exit 6) a file of another kind or version; version 1 has one round.
   std::vector<EarlierRow> read_rows() const;
 
-  /// Takes over the measurements of an earlier start. What they lack of the last one is read from the row's file.
+  /// Takes over the measurements of an earlier start. Entries that the last one lacks are read from the row's file.
   void keep(std::size_t row, Rounds rounds);
 
   /// Adds a measurement, or replaces that of the same round, counted from 1. Its results are read from the row's file.
@@ -64,7 +63,7 @@ class ExperimentFile {
   void flush_if_due();
   void flush();  // nothing if no row was measured
 
-  /// What a row that finished lacks of experiment.record, as a message; "" if nothing.
+  /// A message about entries of experiment.record that finished rows lack; "" if none.
   std::string missing() const;
 
  private:

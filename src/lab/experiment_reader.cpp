@@ -22,8 +22,8 @@
 namespace tessera::lab {
 namespace {
 
-/// Keys that belong to the launch or to the experiment's own files: one value for all rows. job.kind is not among them:
-/// named rows may be jobs of their own, measured beside the others.
+/// Keys of the launch or the experiment's own files: one value for all rows. Not job.kind: named rows may be other
+/// kinds of jobs.
 constexpr std::string_view kCommonKeys[] = {"parallel.collectives", "parallel.transfers",
                                             "parallel.allow_shared_device", "parallel.timeout_s", "parallel.ranks"};
 
@@ -89,7 +89,7 @@ void check_experiment(const config::Settings& settings, config::Rules rules) {
                   "a key of experiment.product or of a row's product");
 }
 
-/// Rows are told apart by their names, in folders and by --resume.
+/// Row names must differ: folders and --resume go by them.
 void check_names(std::vector<std::string_view> names, std::string_view deck, config::Faults& faults) {
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
@@ -112,7 +112,7 @@ class ExperimentTables final : public config::RowTables {
  public:
   bool has(std::string_view name) const override;
 
-  /// With `is_override` only the lists of the keys that are named there are replaced.
+  /// With `is_override`, replaces only the lists of the keys named there.
   void read(std::string_view name, const toml::node& node, const Locate& locate, config::Settings& settings,
             config::Faults& faults, bool is_override) override;
 
@@ -131,7 +131,7 @@ class ExperimentTables final : public config::RowTables {
   void read_keys(const std::string& table, const toml::table& node, bool are_lists, std::vector<RowValues>& out);
   bool replace_lists(Experiment& experiment, const RowValues& list, bool everywhere);
 
-  /// Refuses `node` in these words unless it has elements and all of them are values, each once.
+  /// Refuses `node` with these words unless it has elements, all values, each once.
   std::optional<RowValues> values_of(const std::string& key, const toml::node& node,
                                      const std::vector<const toml::node*>& elements, const std::string& wrong,
                                      const std::string& legal);
@@ -246,8 +246,8 @@ void ExperimentTables::read(std::string_view name, const toml::node& node, const
   }
 }
 
-/// Replaces the list of the same key in [experiment.product], or `everywhere`, when_quick's included; whether there was
-/// one.
+/// Replaces the list of the same key in [experiment.product] or, with `everywhere`, in every table. Returns whether it
+/// replaced one outside when_quick.
 bool ExperimentTables::replace_lists(Experiment& experiment, const RowValues& list, bool everywhere) {
   bool is_replaced = false;
   const auto replace = [&](std::vector<RowValues>& all) {

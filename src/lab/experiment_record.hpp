@@ -1,5 +1,5 @@
-/// What an experiment keeps of each row: how its measurements ended, one in each round, and what they gave, datasets of
-/// the row's file and their statistics.
+/// An experiment's record of each row: the outcome of its measurement in each round, and statistics of datasets of the
+/// row's file.
 #pragma once
 
 #include <cmath>
@@ -21,10 +21,10 @@ struct Quantity {
   std::vector<std::string> texts;
 };
 
-/// Of the numbers that are not NaN; NaN if there are none. `std` is that of a sample: 0 for one number.
+/// Ignores NaN; NaN if no other number is left. `std` is a sample's: 0 for one number.
 double statistic_of(Statistic statistic, const std::vector<double>& numbers);
 
-/// What is known of one measurement of a row, by entry of experiment.record or by column.
+/// The results of one measurement of a row, by entry of experiment.record or by column.
 struct RowRecord {
   std::map<std::string, Quantity> quantities;
   std::map<std::string, std::string> lacking;  // why there is none: no such dataset, or numbers asked of a text
@@ -46,12 +46,12 @@ struct Measurement {
   RowRecord record = {};
 };
 
-/// A row's, round by round. Only the last one may have failed: such a row is not measured again, but by --resume auto.
+/// A row's outcomes by round. Only the last may be a failure: after it, only --resume auto measures the row again.
 using Rounds = std::vector<Measurement>;
 
 inline constexpr const char* kStoppedByItsLimit = "stopped by its train.time_limit_s";  // a reason with Exit::stopped
 
-/// Whether a measurement that ended so has a result.
+/// Whether a measurement with this outcome has a result.
 inline bool has_run(const Outcome& outcome) {
   return outcome.code == Exit::finished || (outcome.code == Exit::stopped && outcome.reason == kStoppedByItsLimit);
 }

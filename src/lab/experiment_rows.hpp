@@ -1,5 +1,4 @@
-/// Rows of an experiment: the combinations that [experiment] describes, what is recorded of each, and which row each is
-/// compared with (experiment.baseline).
+/// Rows of an experiment: the combinations that [experiment] describes, the entries to record, and each row's baseline.
 #pragma once
 
 #include <cstddef>
@@ -63,22 +62,21 @@ struct RowKeys {
   std::vector<Assignment> keys;
 };
 
-/// The rows, at most kMaxRows + 1: variation by variation, and of each every combination of the common lists and its
-/// own, the last list changing fastest. With experiment.quick the lists of when_quick replace those of the same keys.
+/// The rows, at most kMaxRows + 1: for each variation, every combination of the common lists and its own, the last list
+/// changing fastest. With experiment.quick, lists of when_quick replace those of the same keys.
 std::vector<RowKeys> expand(const Experiment& experiment);
 
 /// Whether experiment.only lets the row of this name run.
 bool is_chosen(const Experiment& experiment, std::string_view row);
 
-/// The keys of a resolved deck, translated if an earlier program has stored it, without those of [job] that say where
-/// results go, whether they may replace others and what is shown (directory, overwrite, progress): decks that have the
-/// same compute the same.
+/// The keys of a resolved deck (translated if an earlier program stored it) that decide what it computes: all but
+/// job.directory, job.overwrite and job.progress.
 std::string what_is_computed(const std::string& resolved);
 
 /// The keys that rows set, each once, in the order of the deck.
 std::vector<std::string> varied_keys(const Experiment& experiment);
 
-/// The tables of [experiment] as a deck has them; reads back to the same.
+/// The tables of [experiment] as TOML; reads back to the same.
 std::string tables_text(const Experiment& experiment);
 
 enum class Statistic { values, mean, std, median, min, max, sum, count, first, last };  // values: all, as they are
@@ -100,11 +98,10 @@ struct Baselines {
   std::string wrong;              // with experiment.baseline: no such table, or not one row of it for each row
 };
 
-/// The row of [experiment.rows.<baseline>] that has the same values of all keys that rows of this table take from lists
-/// and that the row sets, too.
+/// The row of [experiment.rows.<baseline>] that agrees on every key that it takes from a list and the row sets, too.
 Baselines baselines_of(const Experiment& experiment, const std::vector<RowKeys>& rows);
 
-/// How two numbers of these units are compared, so that more is better.
+/// How to compare two numbers of these units, so that more is better.
 enum class Comparison {
   none,      // other units
   speed_up,  // times: baseline / row; rates: row / baseline

@@ -20,14 +20,13 @@ std::vector<config::Key> all_lab_keys(const std::vector<config::JobTraits>& jobs
 /// Reads the tables of [experiment] that are no keys, product, rows and when_quick (experiment_reader.cpp).
 std::shared_ptr<config::RowTables> make_tables();
 
-/// What [bench] once had (old_keys.cpp).
+/// Renamed keys of [bench] (old_keys.cpp).
 std::vector<config::RenamedKeys> old_keys();
 
 /// Faults of [bench] and [experiment] in any deck (lab_keys.cpp).
 void check(const config::Settings& settings, config::Rules& rules);
 
-/// What bench.generate takes memory for: a context for the prompt and the tokens that continue it, two of them before
-/// the warm-up.
+/// The context that bench.generate needs memory for: the prompt, two tokens, the warm-up and the repeats.
 config::SetUp generation_set_up(const config::Settings& deck);
 
 }  // namespace tessera::lab

@@ -31,7 +31,7 @@ struct Row {
   Exit (*run)(const Context&);
 };
 
-/// Of bench.step: steps, or by bench.phase forward passes alone.
+/// The set-up of bench.step: steps or, by bench.phase, forward passes alone.
 config::SetUp step_set_up(const config::Settings& deck) {
   using Memory = config::SetUp::Memory;
   return {.settings = deck, .memory = deck.section<Bench>().phase == "forward" ? Memory::forward : Memory::steps};

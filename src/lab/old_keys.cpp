@@ -54,7 +54,7 @@ NewSpelling variants(const OldValues& old) {
   return now;
 }
 
-/// Words of two keys. Nothing is sharded under those of the first.
+/// Words of two keys. The first's imply that nothing is sharded.
 NewSpelling strategies(const OldValues& old) {
   NewSpelling::Assignment sync{"parallel.gradient_sync", {}}, shard{"parallel.shard", {}};
   for (const std::string& word : values_of(old, "bench.strategies", "")) {

@@ -4,14 +4,14 @@
 ///   categories     largest live bytes in /memory/events, which the step reports as its tensors begin and end
 ///   GPU            what rank 0 took of its GPU's memory in the first steps, libraries included (/info)
 ///   transfers      bytes that a rank sends in a step, by /comm of the first one
-///   link           to offloaded state, bytes/s as the run measured it (/info): with it the step's time is predicted,
-///                  unless the command line gives plan.host_link_gbyte_per_s
+///   link           to offloaded state, bytes/s as the run measured it (/info): used to predict the step's time unless
+///                  the command line gives plan.host_link_gbyte_per_s
 ///   times          medians over /steps, of the rows after the first kWarmupSteps; profiled steps have no times
 ///
-/// All of them are those of the run's latest start.
+/// All measurements are from the run's latest start.
 ///
-/// The prediction is for the deck that the run stored, or for another one, on as many ranks as the run had, on the
-/// device and the hosts that it names, unless plan.device and plan.ranks_per_node say otherwise.
+/// The prediction is for the run's stored deck, or another one, on the run's number of ranks, device and hosts, unless
+/// plan.device and plan.ranks_per_node say otherwise.
 ///
 /// Throws  Failure(Exit::files) with what is missing, for a file that is no run.h5 or has too few timed steps;
 ///         Exit::usage for a deck of another job or another number of ranks; what plan_training throws.
@@ -44,7 +44,7 @@ namespace {
 
 using jobs::kWarmupSteps;
 
-/// What a run.h5 says of its run. NaN where it measured nothing.
+/// A run's figures from its run.h5. NaN: not measured.
 struct RunFigures {
   std::string deck;  // resolved, as TOML
   io::Launch launch;
@@ -55,8 +55,8 @@ struct RunFigures {
   std::map<std::string, double> live_bytes, sent;  // at most, by category; in a step, by operation: "all_reduce"
 };
 
-/// The rows of a table that belong to a run's latest start, as its ranks and its deck do; where they say their rank,
-/// those of the lowest that has some. All, if they do not say.
+/// The rows of a table from the run's latest start, like its ranks and deck, and of the lowest rank that has some; all
+/// rows if the table does not say.
 class LatestStart {
  public:
   LatestStart(const io::h5::Group& table, std::int64_t attempts) : table_(table) {
@@ -146,7 +146,7 @@ class Rows {
   std::string text_;
 };
 
-/// Memory of rank 0: the arena, of which categories have their share at different times, and the whole GPU's.
+/// Memory of rank 0: the arena, its categories (whose peaks occur at different times), and the whole GPU's.
 void add_memory(const train::Plan& plan, const RunFigures& run, bool is_on_gpu, Rows& rows) {
   rows.add_bytes("arena of a rank", static_cast<double>(plan.layout.arena_bytes()), run.peak_bytes);
   const std::vector<std::int64_t> peaks = plan.layout.peak_by_category();

@@ -1,4 +1,4 @@
-/// What the events of a rank's steps add up to: live bytes, as the memory timeline counts them, and communication.
+/// Sums over the events of a rank's steps: live bytes, as the memory timeline counts them, and communication.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace tessera::lab {
 
-/// Bytes that are live at one moment, by category; what lies outside of the arena is not among them.
+/// Live bytes at one moment, by category, within the arena.
 struct LiveBytes {
   std::array<std::int64_t, memory::kCategories> by_category{};
   std::int64_t total() const;
@@ -35,7 +35,7 @@ struct StepCommunication {
   std::vector<StepTransfer> each;         // by their starts
 };
 
-/// Listens from its construction on, which comes before the first step.
+/// Listens from its construction on. Construct it before the first step.
 class StepEvents final : public events::Listener {
  public:
   StepEvents() { events::add_listener(*this); }
@@ -43,8 +43,7 @@ class StepEvents final : public events::Listener {
   StepEvents(const StepEvents&) = delete;
   StepEvents& operator=(const StepEvents&) = delete;
 
-  // The live bytes of three moments: what lives for the whole run, before the first step; where the sum is largest in
-  // the passes of a step, until its update; the same in the update.
+  // Live bytes at three moments: before the first step; at the largest sum in a step's passes; and in its update.
   const LiveBytes& initial() const { return initial_; }
   const LiveBytes& before_update() const { return before_update_; }
   const LiveBytes& in_update() const { return in_update_; }

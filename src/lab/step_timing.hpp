@@ -1,4 +1,4 @@
-/// How bench.step and bench.strategies time: what steps need, warm-up, counted steps and passes, and their statistics.
+/// Timing for bench.step and bench.strategies: set-up, warm-up, counted steps and passes, and their statistics.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tessera::lab {
 
-/// What is timed: steps, or by prepare_forward() forward passes alone.
+/// The objects to time: steps or, after prepare_forward(), forward passes alone.
 struct StepRow {
   std::optional<train::Plan> plan;
   std::optional<train::ForwardPlan> forward_plan;
@@ -26,8 +26,8 @@ struct StepRow {
   void disconnect();
 };
 
-/// Runs `measure` with objects that every rank has freed when this returns or throws for lack of memory. Before that,
-/// notes how much memory is free, and refuses (exit 3) a slow BLAS on a CPU. Collective.
+/// First notes the free memory, and refuses (exit 3) a slow BLAS on a CPU. Then runs `measure` with objects that every
+/// rank has freed when this returns or throws for lack of memory. Collective.
 void run_steps_row(parallel::World& world, const std::function<void(StepRow&)>& measure);
 
 /// Plans the step, takes its memory, connects the ranks and makes the first weights. The context must outlive the row.
@@ -44,14 +44,14 @@ struct StepTiming {
 };
 StepTiming summarize(const std::vector<train::StepNumbers>& steps);
 
-/// Whether a step is enqueued behind the previous one, as in training on a GPU, or begins when all ranks have finished
-/// it.
+/// Whether steps are enqueued behind each other, as in training on a GPU, or begin once all ranks have finished the
+/// previous one.
 enum class StepOrder { queued, alone };
 constexpr StepOrder kStepOrder = kernels::kIsHost<kernels::Device> ? StepOrder::alone : StepOrder::queued;
 
-/// Runs the warm-up, bench.warmup steps and on until bench.warmup_ms have passed on every rank; then bench.repeats
-/// more, and returns their numbers. No other step runs: without a warm-up the first step counts. When queued, the first
-/// counted step is enqueued behind the last of the warm-up. Collective.
+/// Runs a warm-up of at least bench.warmup steps and, on every rank, bench.warmup_ms; then bench.repeats more, whose
+/// numbers it returns. No other step runs: without a warm-up the first step counts. When queued, the first counted step
+/// is enqueued behind the last of the warm-up. Collective.
 std::vector<train::StepNumbers> run_steps(const config::Settings& settings, train::Steps& trainer,
                                           const data::Sampler& sampler, parallel::World& world,
                                           StepOrder order = kStepOrder);

@@ -43,7 +43,7 @@ constexpr ControlGroups kVersion1{"sys/fs/cgroup/memory", "memory.limit_in_bytes
                                   "total_inactive_file"};
 constexpr ControlGroups kVersion2{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
 
-/// What a group has left: its limit minus what is in use and not reclaimable (file cache is).
+/// A group's remaining memory: its limit minus its usage, except reclaimable file cache.
 std::optional<std::int64_t> left_in(const fs::path& group, const ControlGroups& names) {
   const auto limit = number_in(group / names.limit);
   if (!limit) return std::nullopt;
@@ -52,21 +52,21 @@ std::optional<std::int64_t> left_in(const fs::path& group, const ControlGroups& 
   return std::max<std::int64_t>(*limit - std::max<std::int64_t>(used - cache, 0), 0);
 }
 
-/// What is left of a limit of this process when `used` pages of it are taken; no limit is the largest number.
+/// The rest of a limit of this process after `used` pages; without a limit, the largest number.
 std::int64_t left_of_limit(decltype(RLIMIT_AS) limit, std::int64_t used_pages) {
   rlimit now{};
   if (getrlimit(limit, &now) != 0 || now.rlim_cur == RLIM_INFINITY) return std::numeric_limits<std::int64_t>::max();
   return std::max<std::int64_t>(static_cast<std::int64_t>(now.rlim_cur) - used_pages * sysconf(_SC_PAGESIZE), 0);
 }
 
-/// What the limits of this process leave of its address space and of its data.
+/// The least that this process's limits leave of its address space and data.
 std::int64_t left_to_process(const fs::path& root) {
   std::int64_t size = 0, resident = 0, shared = 0, text = 0, unused = 0, data = 0;
   std::ifstream(root / "proc/self/statm") >> size >> resident >> shared >> text >> unused >> data;  // pages
   return std::min(left_of_limit(RLIMIT_AS, size), left_of_limit(RLIMIT_DATA, data));
 }
 
-/// What the system has available, and its control groups' limits leave.
+/// The least of the system's available memory and the control groups' remainders.
 std::int64_t left_on_host(const fs::path& root) {
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   if (const auto kib = number_behind("MemAvailable:", root / "proc/meminfo")) least = *kib * 1024;

@@ -24,17 +24,17 @@
 
 namespace tessera::memory {
 
-/// What the libraries of a process still take after its memory has been checked: BLAS's panels, the buffers of MPI and
-/// HDF5. Measured on a CPU (resident memory beyond the arena): 7 MiB, with micro-batches of 24,576 tokens 35 MiB.
+/// Memory that a process's libraries take after the check: BLAS's panels, buffers of MPI and HDF5. Measured on a CPU
+/// (resident memory beyond the arena): 7 MiB; with micro-batches of 24,576 tokens 35 MiB.
 inline constexpr std::int64_t kLibraryBytes = std::int64_t{64} << 20;
 
-/// Memory that is left on a host [bytes]. With overcommit, malloc succeeds and the process is killed later, hence the
-/// checks that use it.
+/// Memory left on a host [bytes]. Checked beforehand, since under overcommit malloc succeeds and the process is killed
+/// later.
 struct HostMemory {
-  std::int64_t shared;  // the least of what the system has available and what the control groups' limits leave
+  std::int64_t shared;  // the least of the system's available memory and the control groups' remainders
   std::int64_t own;     // what this process's limits leave (ulimit -v, ulimit -d), each rank having its own
 
-  /// What each of the host's ranks may take for its arena: less kLibraryBytes, not below 0.
+  /// Each rank's share for its arena: kLibraryBytes are subtracted; not below 0.
   std::int64_t of_each(int ranks_on_host) const;
 };
 
@@ -49,10 +49,10 @@ std::int64_t available_host_bytes(int ranks_on_host = 1);
 /// Throws  Failure(Exit::out_of_memory) with the layout's table and `advice`, which says what would fit.
 void require_host_memory(const Layout& layout, int ranks_on_host, const std::string& advice);
 
-/// Throws what an arena throws whose memory in `space` could not be allocated. Call it in a catch block.
+/// For an arena's failed allocation in `space`. Call it in a catch block.
 ///
-/// Throws  Failure(Exit::out_of_memory) with the layout's table and what needs less there, if `refusal` says that
-///         memory ran out (another process took it meanwhile), else `refusal` itself.
+/// Throws  Failure(Exit::out_of_memory) with the layout's table and advice if `refusal` says that memory ran out
+///         (another process took it meanwhile), else `refusal` itself.
 [[noreturn]] void refuse_arena(const Layout& layout, Space space, const std::exception& refusal);
 
 template <class Exec>
@@ -78,8 +78,8 @@ class Arena {
 
   const Layout& layout() const { return *layout_; }
 
-  /// The memory of a GPU then outlives this, until the process ends: for a rank that leaves the others, which may have
-  /// it mapped (parallel/collectives/copy_engine.hpp).
+  /// Keeps a GPU's memory until the process ends: for a rank that leaves others that may have it mapped
+  /// (parallel/collectives/copy_engine.hpp).
   void keep_until_exit();
 
  private:

@@ -14,7 +14,7 @@
 namespace tessera::memory {
 namespace {
 
-/// The most that tensors and their padding may take.
+/// Limit on the bytes of tensors and their padding.
 constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max() / Layout::kAlignment * Layout::kAlignment;
 
 std::int64_t padded(std::int64_t bytes) { return kernels::round_up(bytes, Layout::kAlignment); }
@@ -118,8 +118,8 @@ class Ranges {
   std::map<std::int64_t, std::int64_t> ranges_;
 };
 
-/// Which bytes are taken at which ticks: a segment tree over the ticks, whose nodes hold the ranges of the tensors that
-/// live for all of a node's ticks (`whole`), and of those that live for any of them (`some`).
+/// Bytes in use by tick: a segment tree over the ticks. Each node holds the ranges of tensors that live for all of its
+/// ticks (`whole`) and of those that live for any (`some`).
 class Occupancy {
  public:
   explicit Occupancy(int ticks) : ticks_(ticks), nodes_(4 * static_cast<std::size_t>(ticks)) {}

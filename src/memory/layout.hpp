@@ -1,5 +1,5 @@
-/// The plan of an arena: every tensor of a training step with its label, shape, dtype, category, memory space and live
-/// range, and the offset at which it lies. Pure C++: `--plan` prints exactly what the arena allocates.
+/// The plan of an arena: every tensor of a training step with label, shape, dtype, category, memory space, live range
+/// and offset. Pure C++: `--plan` prints exactly what the arena allocates.
 ///
 /// A live range is counted in ticks, the numbered moments of a step (forward unit by unit, backward, update); two
 /// tensors of one space whose ranges do not overlap may share memory. Placement is greedy, largest tensor first, at the
@@ -9,7 +9,7 @@
 /// Cost    O(n log n) for n tensors, times the number of free gaps at a time, which is small.
 /// Throws  Failure: Exit::usage beyond the limit, with the tensor and the keys that make it so large;
 ///         std::invalid_argument for a negative extent.
-/// Limits  the bytes of all tensors and of what lies outside, added up, fit in 64 bits: so do all sums of them.
+/// Limits  all bytes, in the arena and outside, must add up to at most 64 bits.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ enum class Category : std::uint8_t { parameters, gradients, optimizer, activatio
 std::string_view name_of(Category category);
 inline constexpr int kCategories = 6;
 
-/// Where a tensor lies: where the model computes, or in host memory that a GPU accesses by DMA (pinned; plain memory if
-/// the model computes on the host).
+/// A tensor's memory: where the model computes, or the host's (pinned for a GPU's DMA; plain if the model computes on
+/// the host).
 enum class Space : std::uint8_t { device, host };
 inline constexpr int kSpaces = 2;
 
@@ -72,7 +72,7 @@ class Layout {
   TensorId add_flat(std::string label, std::vector<Part> parts, Dtype dtype, Category category, Lifetime lifetime,
                     Space space = Space::device);
 
-  /// Memory that the step takes besides the arena, such as the kernels' pads: included in sums, but not in the arena.
+  /// Memory that a step takes outside the arena, such as the kernels' pads; included in sums.
   void add_outside(std::string label, std::int64_t bytes, Space space = Space::device);
 
   /// Gives every tensor its offset. Call once, after the last add().
@@ -81,7 +81,7 @@ class Layout {
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const Tensor& operator[](TensorId id) const { return tensors_[id]; }
   std::int64_t arena_bytes(Space space = Space::device) const { return arena_bytes_[static_cast<int>(space)]; }
-  /// What a rank takes of its device, or of its host besides that, including memory outside the arena.
+  /// A rank's bytes on its device, or besides on its host, including memory outside the arena.
   std::int64_t total_bytes(Space space = Space::device) const {
     return arena_bytes(space) + outside_bytes_[static_cast<int>(space)];
   }
@@ -89,8 +89,8 @@ class Layout {
   /// Peak bytes live at one tick on the device, per category and overall (index kCategories).
   std::vector<std::int64_t> peak_by_category() const;
 
-  /// The table of one rank that is printed before step 0: bytes by category, the arena, what lies outside it and on
-  /// the host, and the ratio parameters : gradients : optimizer.
+  /// One rank's table, printed before step 0: bytes by category, of the arena, outside it and on the host, and the
+  /// ratio parameters : gradients : optimizer.
   std::string table() const;
 
  private:

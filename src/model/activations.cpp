@@ -127,7 +127,7 @@ struct Declarer {
                      : kAbsent;
   }
 
-  /// Floats of workspace for the product of the step that needs most.
+  /// The most workspace, in floats, that any GEMM of the step needs.
   std::int64_t gemm_floats(std::int64_t chunk_rows) const {
     using kernels::gemm_workspace;
     std::int64_t most = 0;

@@ -1,5 +1,5 @@
-/// The tensors that a micro-step of the transformer needs besides its parameters, and the lifetime of each.
-/// Arithmetic only: `--plan` and the arena use the same list, and Kokkos need not be initialised.
+/// The tensors of a micro-step besides parameters, with their lifetimes. Arithmetic only: `--plan` and the arena use
+/// the same list, and Kokkos need not be initialised.
 ///
 /// Ticks number the moments of a micro-step, eight to a unit:
 ///
@@ -7,9 +7,8 @@
 ///   backward of a block   0 recompute  1 down  2 swiglu  3 gate_up  4 norm  5 out  6 attention, rope  7 qkv, norm
 ///
 /// The embedding and the head use ticks 0 and 1 of their units. With `checkpoint_blocks` = n, only the residual stream
-/// at every n-th block survives the forward pass; the other tensors have two lifetimes, one in the forward pass and one
-/// that begins when their segment is recomputed. Without `recomputes_attention`, attention's output and log-sum-exp
-/// survive the forward pass as well.
+/// at every n-th block survives the forward pass; other tensors live twice, in the forward pass and from their
+/// segment's recomputation on. Without `recomputes_attention`, attention's output and log-sum-exp survive as well.
 #pragma once
 
 #include <optional>
@@ -88,7 +87,7 @@ struct ActivationTensors {
   std::int64_t chunk_rows;
 };
 
-/// Throws  Failure: Exit::usage for more tokens in a pass than kernels count, and beyond the layout's limit.
+/// Throws  Failure(Exit::usage) if a pass has more tokens than kernels can count, or beyond the layout's limit.
 ActivationTensors declare_activations(const Shape& shape, const ActivationOptions& options, memory::Layout& layout);
 
 }  // namespace tessera::model

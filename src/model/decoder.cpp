@@ -17,7 +17,7 @@ using namespace kernels;
 
 namespace {
 
-/// Floats of workspace for the step's product that needs most.
+/// The most workspace, in floats, that any GEMM of the step needs.
 std::int64_t gemm_floats(const Shape& s, const DecoderOptions& o) {
   const auto floats = [&](std::int64_t in, std::int64_t out) -> std::int64_t {
     if (o.dtype == Dtype::fp64) return 0;
@@ -27,7 +27,7 @@ std::int64_t gemm_floats(const Shape& s, const DecoderOptions& o) {
   return std::max({floats(s.C, 3 * s.C), floats(s.C, 2 * s.F), floats(s.F, s.C), floats(s.C, s.V)});
 }
 
-/// The token that was drawn is the next step's, one position further.
+/// Makes the drawn token the next step's input, one position further.
 template <class Exec>
 struct Advance {
   Vector<int, Exec> positions, keys;
@@ -162,7 +162,7 @@ void Decoder<Exec, Scalar>::step(const Exec& exec, const Sampling& sampling, Hoo
   });
 }
 
-/// qkv -> attn, over the keys that the cache has with this token's.
+/// qkv -> attn, over the cached keys, this token's included.
 template <class Exec, class Scalar>
 void Decoder<Exec, Scalar>::attend(const Exec& exec, int block) {
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());

@@ -1,19 +1,19 @@
 /// One token of each sequence through the model, with cached keys and values: the step of generation.
 ///
-/// Tokens, positions, lengths and counters stay in the device's memory: a step reads the token that the step before has
-/// drawn and draws the next one, so that the host need not wait in between, and the launches of a step are the same for
-/// every step, so that they can be recorded as a graph. Up to Gemv::kMaxRows sequences, the norms and SwiGLU are part
-/// of the products with the weights, which then are all that a step of a short context reads:
+/// Tokens, positions, lengths and counters stay in device memory: a step reads the token that the previous step drew
+/// and draws the next, without waiting for the host. All steps have the same launches, so a graph can replay them. Up
+/// to Gemv::kMaxRows sequences, norms and SwiGLU are fused into the products with the weights; in a short context a
+/// step then reads little but weights:
 ///
 ///   embedding   L x { norm + qkv;  rotate and append;  attention over S parts;  out;  norm + gate_up + SwiGLU;  down }
 ///   norm + head   draw   advance
 ///
 /// More sequences take the kernels of training. Sums have one order for 1 and 2 sequences, with 16 bits on GPUs another
-/// one for 3 to Gemv::kMaxRows, and a third one beyond.
+/// for 3 to Gemv::kMaxRows, and a third beyond.
 ///
-/// On GPUs from sm_90 on, the kernels of a step with up to Gemv::kMaxRows sequences wait for their predecessors by
-/// themselves (kernels/cuda/chain.hpp), and read weights before they wait: a graph may chain them. Weights must then be
-/// written before the graph is launched, not in it.
+/// On GPUs from sm_90 on, the kernels of a step with up to Gemv::kMaxRows sequences wait for their predecessors
+/// themselves (kernels/cuda/chain.hpp), so a graph may chain them. They read weights before they wait, so weights must
+/// be written before the graph is launched, not in it.
 ///
 /// Async  enqueued on the caller's instance; a step neither fences nor allocates.
 #pragma once
@@ -85,7 +85,7 @@ class Decoder {
   Decoder(const Shape& shape, const ParamTable& table, const DecoderTensors& tensors, const DecoderOptions& options,
           const memory::Arena<Exec>& arena, UnitPlaces<Scalar, Real> places, kernels::HeadRows<const Real, Exec> rope);
 
-  /// Whether every kernel that a step launches waits for its predecessor. Those of hooks are not meant.
+  /// Whether every kernel that a step launches, hooks' aside, waits for its predecessor.
   bool kernels_wait() const { return kernels::kKernelsWait && B_ <= kFewSequences; }
   KeyValueCache<Exec, Scalar> cache_of(int sequence) const;
   kernels::Vector<int, Exec> tokens() const { return ints(tensors_.tokens); }

@@ -22,7 +22,7 @@ void require_tokens(const Shape& shape, const std::vector<int>& prompt) {
   }
 }
 
-/// Copies host values, and waits until they may change.
+/// Copies host values, and waits until the source may change.
 template <class Exec>
 void load(const Exec& exec, const kernels::Vector<int, Exec>& to, const std::vector<int>& values) {
   Kokkos::deep_copy(exec, to,
@@ -30,7 +30,7 @@ void load(const Exec& exec, const kernels::Vector<int, Exec>& to, const std::vec
   exec.fence();
 }
 
-/// The tokens that steps have drawn, on their way to the host: one step's are read while the next one runs.
+/// Drawn tokens on their way to the host, which reads a step's while the next step runs.
 template <class Exec>
 class TokenReader {
  public:
@@ -103,8 +103,8 @@ std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& s
   TokenReader<Exec> reader(B);
 
   // 2. the prompts, but for their last tokens
-  std::vector<std::vector<int>> texts(B);             // all tokens but the one that the next step reads
-  std::vector<int> positions(B);                      // where that one enters the cache
+  std::vector<std::vector<int>> texts(B);             // all tokens but the next step's input
+  std::vector<int> positions(B);                      // where that input enters the cache
   const auto fill = [&](int b, std::int64_t count) {  // the cache of a sequence, with the last tokens of its text
     positions[b] = static_cast<int>(count);
     if (count == 0) return;

@@ -1,11 +1,11 @@
 /// Text from a trained model, token by token, with cached keys and values.
 ///
-/// All but the last token of a prompt run through the model at once; from then on the decoder (decoder.hpp) takes one
-/// token of each sequence per step, and draws the next one, on the device. The host reads a token while the next step
-/// already runs, so a text that ends by itself costs one step more. When the cache of a sequence holds context_length
-/// tokens, the newer half is run through the model again from position 0 and generation continues from there. The same
-/// seed gives the same tokens; those of a sequence depend on its number and prompt, not on the other prompts, except
-/// for the bits of sums where their number changes the kernels (decoder.hpp).
+/// All but the last token of a prompt run through the model at once; then the decoder (decoder.hpp) takes one token of
+/// each sequence per step, and draws the next, on the device. The host reads a token while the next step runs, so a
+/// text that ends itself costs one extra step. When a sequence's cache holds context_length tokens, the newer half runs
+/// through the model again from position 0, and generation continues. The same seed gives the same tokens; a sequence's
+/// depend on its number and prompt, not on other prompts, except that their number may change kernels and thus the bits
+/// of sums (decoder.hpp).
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct GenerateOptions {
   std::int64_t end_of_text = -1;           // stop after this token; -1: never
   std::function<bool()> is_cut = {};       // called before each token; true ends the texts; empty: never
   std::function<void()> begins_pass = {};  // called before each pass through the model; may be empty
-  /// Runs the launches of a step, the same ones in every call: from a graph, say. Empty: as they are. `kernels_wait`
-  /// is the decoder's: such a graph may be chained, unless hooks launch something.
+  /// Runs a step's launches, the same in every call, for example from a graph; empty: directly. `kernels_wait`, from
+  /// the decoder: such a graph may be chained, unless hooks launch something.
   std::function<void(const std::function<void()>& enqueue, bool kernels_wait)> run_step = {};
 };
 
@@ -43,8 +43,8 @@ struct GenerateKernels {
   std::int64_t decode_parts = 0;            // S of attention in the decoder; 0: chosen
 };
 
-/// What generation allocates: a forward-only arena for the prompt of one sequence, the caches and the decoder's
-/// tensors. Arithmetic only.
+/// Generation's memory: a forward-only arena for the prompt of one sequence, the caches, the decoder's tensors.
+/// Arithmetic only.
 struct GenerationMemory {
   /// `weight_bytes` are counted besides, for plans.
   GenerationMemory(const Shape& shape, Dtype dtype, const GenerateKernels& how, std::int64_t sequences,
@@ -57,8 +57,8 @@ struct GenerationMemory {
   DecoderTensors decoder;
 };
 
-/// Continues the prompts, all of them together, and returns the new tokens of each. `places` says where the weights of
-/// `table` lie in the device's memory; `hooks` is called in every pass. Allocates its own arena and caches.
+/// Continues all prompts together, and returns the new tokens of each. `places` has the device addresses of the weights
+/// of `table`; `hooks` is called in every pass. Allocates its own arena and caches.
 ///
 /// Throws  Failure(Exit::usage) for a prompt token outside the vocabulary, Failure(Exit::out_of_memory) if the arena
 ///         does not fit, std::invalid_argument for an empty prompt.

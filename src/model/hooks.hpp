@@ -1,6 +1,5 @@
-/// What the model announces while it runs: the interface between a model that knows no ranks and a step that
-/// communicates, measures and traces. Units are numbered as in ParamTable::units(), parameters as in
-/// ParamTable::params().
+/// The model's announcements while it runs: the interface between a model that knows no ranks and a step that
+/// communicates, measures and traces. Numbers are those of ParamTable::units() and ParamTable::params().
 ///
 /// A unit is open from before(pass, unit) to after(pass, unit); its weights are read only in between, in every pass,
 /// training or not. Passes may overlap: a unit is closed when none of them has it open.
@@ -25,7 +24,7 @@ class Hooks {
   virtual ~Hooks() = default;
   virtual void before(Pass, int /*unit*/) {}        // the unit's weights are about to be read
   virtual void after(Pass, int /*unit*/) {}         // they are not read again in this pass
-  virtual void gradient_enqueued(int /*param*/) {}  // the last launch of its gradient in this micro-step is
+  virtual void gradient_enqueued(int /*param*/) {}  // the last launch of its gradient in this micro-step
   virtual void tick(int /*tick*/) {}                // the pass reached this tick of the layout's timeline
   virtual void progress() {}                        // called often: an opportunity to poll communication
 };
@@ -38,12 +37,12 @@ struct Segments {
   int first(int last_block) const { return static_cast<int>(last_block / every * every); }
 };
 
-// Passes without the arithmetic: what a rank without sequences in a micro-step announces.
+// Announcements without arithmetic, for a rank without sequences in a micro-step.
 
-/// Announces what a forward pass and a loss without gradients announce, except the ticks.
+/// Announces like a forward pass and a loss without gradients, except the ticks.
 void walk_forward(const ParamTable& table, Pass pass, Hooks& hooks);
 
-/// Announces what Transformer::forward(), head() with gradients and backward() announce, except the ticks.
+/// Announces like Transformer::forward(), head() with gradients and backward(), except the ticks.
 void walk(const ParamTable& table, const Segments& segments, Hooks& hooks);
 
 }  // namespace tessera::model

@@ -12,8 +12,8 @@
 
 namespace tessera::model {
 
-/// Element `index` of a tensor, drawn from its initial distribution, a normal truncated at 3 standard deviations: the
-/// same number on any number of ranks.
+/// Element `index` of a tensor, drawn from a normal truncated at 3 standard deviations; the same on any number of
+/// ranks.
 ///
 /// Box-Muller on counters (index, attempt); an attempt beyond 3 standard deviations (0.3 %) is drawn again. A GPU's
 /// logarithm and cosine differ from a CPU's in the last bit, and so do a few weights in a million.

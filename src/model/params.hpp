@@ -92,9 +92,8 @@ BlockParams block_params(const ParamTable& table, int block);
 /// The tensors of a flat array for the layout: "PREFIXblock.00.attn.qkv.weight", each with the padding after it.
 std::vector<memory::Part> parts_of(const ParamTable& table, const std::string& prefix);
 
-/// Where the model reads the weights of a unit and writes its gradients: device addresses of each unit's first element;
-/// its tensors follow as in ParamTable. Several units may share one place: its contents belong to a unit only while
-/// that unit is open (model/hooks.hpp).
+/// Device addresses of each unit's first weight and first gradient; its tensors follow as in ParamTable. Units may
+/// share a place, whose contents belong to a unit only while that unit is open (model/hooks.hpp).
 template <class Scalar, class Grad>
 struct UnitPlaces {
   std::vector<const Scalar*> weights;  // [units]

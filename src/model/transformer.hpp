@@ -33,7 +33,7 @@ class Transformer {
  public:
   using Real = Accum<Scalar>;
 
-  /// `places` says where the tensors of `table` lie. Fills the RoPE table.
+  /// `places` has the addresses of the tensors of `table`. Fills the RoPE table.
   Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
               const ActivationOptions& options, const memory::Arena<Exec>& arena, UnitPlaces<Scalar, Grad> places);
 
@@ -62,8 +62,7 @@ class Transformer {
   /// Backward pass of blocks and embedding; call after head(..., true).
   void backward(const Exec& exec, Hooks& hooks);
 
-  /// Announces what forward(), head() with gradients and backward() would, for a micro-step in which this rank has no
-  /// sequences.
+  /// For a micro-step without sequences on this rank: announces like forward(), head() with gradients and backward().
   void walk(Hooks& hooks) const { model::walk(table_, segments_, hooks); }
 
   /// Logits of rows first..first+rows-1 of the last forward pass, rows <= chunk_rows(), while the head is open. The
@@ -130,7 +129,7 @@ class Transformer {
   struct Entry {  // a block's residual stream is x + delta
     ConstMatrix x, delta;
   };
-  struct BlockUse {    // what a block's forward pass is run for
+  struct BlockUse {    // the purpose of a block's forward pass
     bool needs_delta;  // the output of the down projection is read
     bool has_ticks;    // its moments are on the timeline
     bool attends;      // else attention's output and log-sum-exp are already there

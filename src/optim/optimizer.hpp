@@ -1,7 +1,7 @@
-/// The optimizer's seam: what the rest of the program asks of the optimizer that optimizer.kind names.
+/// The interface of the optimizer that optimizer.kind names.
 ///
-/// Layout, staging through the host, checkpoints and plan go by its traits, and Update::launch() by its rule. Another
-/// one is a rule in kernels/, a line of kernels/optimizers.hpp, an enumerator and a word of optimizer.kind.
+/// Layout, staging through the host, checkpoints and plan use its traits, Update::launch() its rule. To add one: a rule
+/// in kernels/, a line of kernels/optimizers.hpp, an enumerator and a word of optimizer.kind.
 #pragma once
 
 #include <span>

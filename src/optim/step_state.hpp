@@ -3,7 +3,7 @@
 /// One struct, updated by one-thread kernels, so that a step needs no round trip to the host:
 ///   BeginStep      clears the loss and sets what every gradient of the step is multiplied by
 ///   PrepareUpdate  norm -> clip factor, overflow -> skip and a smaller loss scale, schedule -> learning rate
-///   FinishUpdate   what PrepareUpdate leaves out if it precedes the norm
+///   FinishUpdate   the part that PrepareUpdate omits if it precedes the norm
 ///
 /// Sources  clipping: Pascanu et al. 2013, arXiv:1211.5063; dynamic loss scaling: Micikevicius et al. 2018,
 ///          arXiv:1710.03740, section 3.2.
@@ -81,7 +81,7 @@ struct PrepareUpdate {
   KOKKOS_FUNCTION void operator()(int) const;
 };
 
-/// The norm, and whether it is finite: if not, what is updated from here on is skipped.
+/// The norm, and whether it is finite: if not, later updates are skipped.
 template <class Exec>
 struct FinishUpdate {
   StateView<Exec> state;

@@ -14,7 +14,7 @@ using memory::Lifetime;
 
 namespace {
 
-/// What must be cleared of each unit, in whole spans. [units]
+/// The whole spans to clear in each unit. [units]
 std::vector<std::vector<kernels::ClearSpan>> cleared_spans(const model::ParamTable& table, const Sharing& sharing) {
   const parallel::Ownership& o = sharing.ownership;
   std::vector<std::vector<kernels::ClearSpan>> of_unit;

@@ -35,21 +35,21 @@ struct MomentTensor {
   memory::TensorId tensor;
 };
 
-/// Weights, gradients and optimizer state. W counts the elements of all units, each padded to equal parts for the ranks
-/// that share them, and O those of this rank's parts (parallel/strategies/ownership.hpp); if nothing is sharded, both
-/// are table.flat_count().
+/// Weights, gradients and optimizer state. W: elements of all units, each padded to equal parts for the ranks that
+/// share it. O: elements of this rank's parts (parallel/strategies/ownership.hpp). Unsharded, both are
+/// table.flat_count().
 struct ArrayTensors {
   memory::TensorId params;            // [W], or [O] if parameters are sharded: dtype of the activations
-  memory::TensorId master;            // [O]  what params lack of the weights that are updated (master_weights.hpp)
+  memory::TensorId master;            // [O]  the part of the master weights that params lack (master_weights.hpp)
   memory::TensorId grads;             // [W], or [O] if gradients are sharded: precision.gradients
   memory::TensorId wire;              // [W]  bf16: what crosses the network; kAbsent if gradients are sent as they are
   std::vector<MomentTensor> moments;  // [O] each: precision.moments
   std::vector<memory::TensorId> gathered;    // [places] of whole units' weights, if parameters are sharded
   std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, if gradients are sharded
   std::vector<memory::TensorId> unit_wires;  // [places] of the same on the network; empty if sent as they are
-  StagedTensors staged;                      // of params, master and moments those that are kept on the host
+  StagedTensors staged;                      // those of params, master and moments kept on the host
 };
-/// When gradients are in transit: the last transfers of a micro-step may still be in progress when the next has begun.
+/// Lifetime of gradients in transit: a micro-step's last transfers may still run when the next one has begun.
 memory::Lifetime transit_of(const BatchPlan& batch, const model::ParamTable& table);
 
 /// The numbers of a step.
@@ -60,8 +60,8 @@ struct NumberTensors {
 };
 NumberTensors declare_numbers(Dtype weights, memory::Layout& layout);
 
-/// What must be cleared before backward adds to it: spans of the gradients or, if those are sharded, spans of each
-/// unit's place, including padding.
+/// Spans to clear before backward adds to them: of the gradients or, if those are sharded, of each unit's place,
+/// padding included.
 struct ClearLists {
   std::vector<kernels::ClearSpan> spans;
   std::vector<std::pair<std::size_t, std::size_t>> of_unit;  // [units] first and last + 1 in `spans`
@@ -81,7 +81,7 @@ struct HostTensors {
 HostTensors declare_host_tensors(const std::string& label, std::int64_t sequences, std::int64_t T, bool has_scalars,
                                  memory::Layout& layout);
 
-/// What the parts of a step share: the model, its batch, and the arrays, with how the ranks share them.
+/// Common to the parts of a step: the model, its batch, the arrays, and how ranks share them.
 struct Basis {
   model::Shape shape;
   model::ParamTable table;
@@ -157,8 +157,7 @@ struct HostTokens {
   int* inputs;
   int* targets;
 
-  /// Rows 0 .. sequences - 1, each from the window of T + 1 tokens that `next(i)` returns: every one's target is its
-  /// successor.
+  /// Fills rows 0 .. sequences - 1, row i from the T + 1 tokens of `next(i)`: each token's target is the next one.
   template <class Next>
   void fill(int sequences, const Next& next) const {
     for (int i = 0; i < sequences; ++i) {
@@ -179,7 +178,7 @@ inline HostScalars scalars_in(const memory::Arena<kernels::Device>& arena, const
   return HostScalars(reinterpret_cast<optim::StepState*>(arena.data<double>(tensors.scalars)));
 }
 
-/// Enqueues that rows first .. first + sequences - 1, of T tokens each, become the batch of `transformer`.
+/// Enqueues copies of rows first .. first + sequences - 1, T tokens each, into the batch of `transformer`.
 template <class Exec, class Transformer>
 void load_batch(const Exec& exec, Transformer& transformer, const HostTokens& tokens, std::int64_t T, int first,
                 int sequences) {

@@ -74,9 +74,9 @@ void require_same_method(const config::Deck& deck, int ranks) {
   }
   if (with.empty() || without.empty()) return;
   throw Failure(Exit::usage,
-                fmt::format("parallel.transfers = \"auto\": {} ranks form groups in row {} and none in row {}, and it "
-                            "would choose another method for each, but all rows share their communicators: set "
-                            "parallel.transfers = \"ring\", or run them one by one ({})",
+                fmt::format("parallel.transfers = \"auto\": {} ranks form groups in row {} but not in row {}, so it "
+                            "would choose different methods, but all rows share communicators: set "
+                            "parallel.transfers = \"ring\", or run the rows one by one ({})",
                             ranks, with, without, config::traits_of(deck.settings.job.kind).rows_key));
 }
 
@@ -92,7 +92,7 @@ kernels::AttentionKind kind_of(config::AttentionKernel kernel) {
 
 namespace {
 
-/// Refuses steps that the device does not have for the dtype, and tiles whose pads it has no room for.
+/// Refuses ladder steps that the device lacks for the dtype, and tiles too large for its scratch memory.
 void require_steps_and_tiles(const kernels::AttentionChoice& choice, Dtype dtype, int D, const Machine& machine) {
   if (!kernels::has_steps(choice, dtype, machine.target)) {
     throw Failure(

@@ -18,7 +18,7 @@ model::Shape shape_of(const config::Model& model);
 Dtype dtype_of(config::Precision precision);
 kernels::AttentionKind kind_of(config::AttentionKernel kernel);
 
-/// What ranks run on, and in which build; by default this one. A plan may be for another one.
+/// The ranks' hardware and build: this one by default; a plan may name another.
 struct Machine {
   std::string build = "this build";  // as messages name it
   kernels::Target target = kernels::kHere;
@@ -26,12 +26,10 @@ struct Machine {
   bool reaches_peers = true;  // copy engines can serve the ranks: all are on one host, and not too many
 };
 
-/// The portable kernel that attention.kernel names, with its step and tiles, whether or not it fits; flash2 for the
-/// words that name none.
+/// The portable kernel that attention.kernel names (flash2 if none), with its step and tiles. May not fit the device.
 kernels::AttentionChoice portable_choice(const config::Attention& attention);
 
-/// The kernels that the deck's [attention] selects for a dtype and a head width: attention.kernel by name, or with
-/// "auto" the fastest in each pass.
+/// The kernels for a dtype and a head width: those that attention.kernel names, or with "auto" each pass's fastest.
 /// Throws  Failure(Exit::usage), naming alternatives, if the build has no such kernel.
 kernels::AttentionChoice choose_attention(const config::Attention& attention, Dtype dtype, std::int64_t head_width,
                                           const Machine& machine = {});
@@ -39,12 +37,12 @@ model::GenerateKernels generate_kernels(const config::Settings& settings, Dtype 
                                         const Machine& machine = {});
 parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ranks);
 
-/// The same for a deck: of one with rows they are those of the first that is chosen.
+/// The same for a deck; if it has rows, from the first chosen one.
 parallel::CollectivesOptions collectives_of(const config::Deck& deck, int ranks);
 
-/// The rows of a deck share their communicators.
-/// Throws  Failure(Exit::usage) if parallel.transfers is "auto", and ranks form groups (parallel.shard_ranks) in some
-///         of them that run and not in others: each would have a method of its own.
+/// Checks that the rows of a deck, which share communicators, get one transfer method.
+/// Throws  Failure(Exit::usage) if parallel.transfers is "auto" and ranks form groups (parallel.shard_ranks) in only
+///         some of the chosen rows.
 void require_same_method(const config::Deck& deck, int ranks);
 kernels::GemmMath math_of(config::Precision precision);
 kernels::GemmSelection selection_of(const config::Train& train);

@@ -9,8 +9,8 @@
 
 namespace tessera::train {
 
-// Instantiate(Scalar, Moment), of weights and activations, and of moments; the same with gradients, and whether bf16
-// weights have a master: with_types() chooses among these.
+// Instantiate(Scalar, Moment): Scalar for weights and activations.
+// Instantiate(Scalar, Grad, Moment, kHasMaster): the combinations that with_types() chooses among.
 // clang-format off
 #define TESSERA_FOR_EACH_MOMENT(Instantiate) \
   Instantiate(double, double) \

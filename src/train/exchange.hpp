@@ -14,18 +14,18 @@
 
 namespace tessera::train {
 
-/// Of the sum of the gradients' squared norms, in /comm of run.h5.
+/// Label in /comm of run.h5 of the sum of squared gradient norms.
 inline constexpr char kNormLabel[] = "norm_squared";
 
 /// parallel.gradient_sync and parallel.bucket_mbyte in the strategy's terms.
 parallel::GradientOrder order_of(const config::Parallel& keys);
 
-/// Of a step's kernels: raised above those of transfers, which then fill what the step leaves idle, where that is
-/// faster: with everything on each rank, if the collectives can yield; with ZeRO-1 and 2; and with offload. With ZeRO-3
-/// the copies of own parts, for which the next unit waits, would wait too long. Why: parallel/README.md.
+/// Stream priority of a step's kernels: raised above transfers where that is faster, so that transfers fill idle SMs.
+/// Raised when nothing is sharded and the collectives can yield, with ZeRO-1 and 2, and with offload; not with ZeRO-3,
+/// where it would delay the copies that the next unit waits for (parallel/README.md).
 kernels::StreamPriority priority_of(const config::Parallel& keys, const parallel::Collectives& collectives);
 
-/// Waits for the deferred update of a unit's own part before it sends it. Keeps a reference to `optimizer`. Not
+/// The strategy sends this rank's part of a unit only after its deferred update. Keeps a reference to `optimizer`. Not
 /// collective; the strategy's connect() is.
 std::unique_ptr<parallel::Strategy> make_exchange(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,

@@ -41,8 +41,7 @@ ForwardPlan plan_forward(const config::Settings& settings, Dtype dtype, int rank
   plan.loss = layout.add("loss", {1}, Dtype::fp64, memory::Category::workspace, whole);
   plan.tokens = declare_host_tensors("tokens", batch.micro_sequences, shape.T, false, layout);
   plan.activations = model::declare_activations(shape, plan.options, layout);
-  // Ranks have their collectives' receive buffer from the beginning; NCCL's own come with a first sum, and there is
-  // none.
+  // The copy engines' receive buffer exists from the start; NCCL allocates its own in the first sum, which never comes.
   const std::int64_t receive = collectives_bytes(settings.parallel, ranks, machine).receive;
   if (receive > 0) layout.add_outside("the copy engines' receive buffer", receive);
   if (settings.train.tune_gemm) {

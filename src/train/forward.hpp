@@ -1,8 +1,6 @@
-/// Forward passes alone: the model with its weights and the activations of inference, without gradients, optimizer or
-/// anything that is kept for a backward pass.
+/// Forward passes alone: weights and inference activations, but no gradients, optimizer or saved activations.
 ///
-/// Every rank has a whole copy of the weights, and nothing crosses the network. The loss of a window has the bits that
-/// Trainer::validate gives it.
+/// Every rank holds all weights; nothing crosses the network. A window's loss is bitwise that of Trainer::validate.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +27,15 @@ struct ForwardPlan {
   HostTensors tokens;       // [micro-batch,T], without scalars
 };
 
-/// Micro-batches are those of a step: train.batch_size and train.micro_batch_size on `ranks` ranks.
-/// Of the collectives only what ranks hold from the beginning is counted (CollectivesBytes::receive): nothing is
-/// summed.
+/// Micro-batches are those of a step: train.batch_size and train.micro_batch_size on `ranks` ranks. Nothing is summed,
+/// so of the collectives' buffers only CollectivesBytes::receive counts.
 ForwardPlan plan_forward(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine = {});
 
 /// The model, the micro-batch and the layout's table.
 std::string describe(const ForwardPlan& plan);
 
-/// Allocates the plan's memory on this rank; keeps references to plan and world. The weights are those that `seed`
-/// gives. Not collective.
+/// Allocates the plan's memory on this rank and initialises the weights from `seed`. Keeps references to plan and
+/// world. Not collective.
 std::unique_ptr<Validator> make_forward(const ForwardPlan& plan, const config::Settings& settings,
                                         const parallel::World& world, std::uint64_t seed);
 

@@ -30,7 +30,7 @@ struct StepGraph::Recorded {
 
 namespace {
 
-// Edges have data since CUDA 12.3, at first in calls of another name.
+// CUDA 12.3 added edge data, in calls ending in _v2; CUDA 13 dropped the suffix.
   #if CUDART_VERSION >= 13000
     #define TESSERA_WITH_EDGE_DATA(call) call
   #else
@@ -53,11 +53,12 @@ Edges edges_of(cudaGraph_t graph) {
   const auto is_ordinary = [](const cudaGraphEdgeData& edge) {
     return edge.from_port == 0 && edge.to_port == 0 && edge.type == cudaGraphDependencyTypeDefault;
   };
-  if (!std::all_of(data.begin(), data.end(), is_ordinary)) throw std::runtime_error("some of its edges are special");
+  if (!std::all_of(data.begin(), data.end(), is_ordinary))
+    throw std::runtime_error("some of its edges are not plain dependencies");
   return edges;
 }
 
-/// The graph's nodes. Throws std::runtime_error unless they are kernels in one line.
+/// The graph's nodes. Throws std::runtime_error unless they are a chain of kernels.
 std::vector<cudaGraphNode_t> line_of_kernels(cudaGraph_t graph, const Edges& edges) {
   std::size_t count = 0;
   check(cudaGraphGetNodes(graph, nullptr, &count), "CUDA graph: its nodes");
@@ -66,20 +67,20 @@ std::vector<cudaGraphNode_t> line_of_kernels(cudaGraph_t graph, const Edges& edg
   for (const cudaGraphNode_t node : nodes) {
     cudaGraphNodeType type;
     check(cudaGraphNodeGetType(node, &type), "CUDA graph: a node's type");
-    if (type != cudaGraphNodeTypeKernel) throw std::runtime_error("not all of them are kernels");
+    if (type != cudaGraphNodeTypeKernel) throw std::runtime_error("some launches are not kernels");
   }
   const auto has_repeats = [](std::vector<cudaGraphNode_t> ends) {
     std::sort(ends.begin(), ends.end());
     return std::adjacent_find(ends.begin(), ends.end()) != ends.end();
   };
   if (edges.from.size() + 1 != count || has_repeats(edges.from) || has_repeats(edges.to)) {
-    throw std::runtime_error("they are not in one line");
+    throw std::runtime_error("the kernels do not form one line");
   }
   return nodes;
 }
 
-/// Asks for one partition of the multiprocessors' memory into cache and scratch for all kernels: those of different
-/// partitions do not run beside each other. A hint, without which they run all the same.
+/// Requests the same split of an SM's memory into cache and scratch for all kernels, since kernels with different
+/// splits cannot overlap. Only a hint: failures are ignored.
 void share_partition([[maybe_unused]] const std::vector<cudaGraphNode_t>& kernels) {
     #if CUDART_VERSION >= 13000
   cudaLaunchAttributeValue scratch{};
@@ -92,7 +93,7 @@ void share_partition([[maybe_unused]] const std::vector<cudaGraphNode_t>& kernel
     #endif
 }
 
-/// Makes the edges of a graph of kernels in one line programmatic.
+/// Makes the edges of a chain of kernels programmatic.
 void chain(cudaGraph_t graph) {
   if (!kernels::kKernelsWait) throw std::runtime_error("the build is not for sm_90, and its kernels do not wait");
   const Edges edges = edges_of(graph);
@@ -123,7 +124,7 @@ cudaGraphExec_t instantiated(cudaGraph_t graph) {
   return executable;
 }
 
-/// The graph with its edges made programmatic; nullptr where that is not possible, which `why_not` then says.
+/// The graph with programmatic edges, or nullptr with the reason in `why_not`.
 cudaGraphExec_t instantiated_chained(cudaGraph_t graph, std::string& why_not) {
   cudaGraph_t copy = nullptr;
   check(cudaGraphClone(&copy, graph), "CUDA graph: copying");
@@ -133,7 +134,7 @@ cudaGraphExec_t instantiated_chained(cudaGraph_t graph, std::string& why_not) {
     executable = instantiated(copy);
   } catch (const std::runtime_error& error) {
     why_not = error.what();
-    cudaGetLastError();  // it is told
+    cudaGetLastError();  // reported in why_not
   }
   cudaGraphDestroy(copy);
   return executable;

@@ -18,21 +18,20 @@ namespace {
 constexpr std::int64_t kMinChunk = 1024, kMaxChunk = std::int64_t{1} << 22;  // elements
 constexpr std::int64_t kMinChunks = 16;                                      // if kMinChunk allows
 
-// Points of order, besides those of the slots: the beginning; the latest release; per unit, when its weights are up to
-// date.
+// Marks in order_: the start, the latest release, and per unit the moment its weights are up to date.
 constexpr int kBegin = 0, kReleased = 1;
 int is_done(int unit) { return kReleased + 1 + unit; }
 
 constexpr bool kIsOnHost = kernels::kIsHost<kernels::Device>;
 
-// The device's queues hold about a thousand operations of a stream; to enqueue more, the host waits there, and the work
-// that the streams run beside is not enqueued. Hence:
+// A stream's queue holds about a thousand operations. A full one blocks the host, which then cannot enqueue the work
+// that the copies should overlap. Hence these limits:
 
-// units whose chunks are enqueued ahead of the one that is waited for;
+// units whose chunks are enqueued ahead of the awaited one;
 constexpr int kUnitsAhead = kIsOnHost ? 0 : 2;
 
-// chunks that are enqueued to be copied out beyond those whose slots the next update waits for. In a larger ring, the
-// others follow unit by unit under backward, and with them the copies into their slots.
+// copies out enqueued beyond those whose slots the next update waits for. In a larger ring the others, and the copies
+// into their slots, follow unit by unit under backward.
 constexpr std::size_t kChunksOut = kIsOnHost ? 1 : 32;
 
 }  // namespace
@@ -110,7 +109,7 @@ void Offload::start(const Exec& exec, Part part, Copies copies, UpdateChunk upda
   if (is_under_way_) throw std::logic_error("offload: started before the previous update was joined");
   const std::size_t first = part == Part::forward ? 0 : middle_;
   const std::size_t count = part == Part::forward ? middle_ : chunks_.size() - middle_;
-  const bool follows = end_ > 0;  // a part whose copies run on
+  const bool follows = end_ > 0;  // the previous part's copies run on
   if (follows && count > 0 && number_of(end_) != first)
     throw std::logic_error("offload: started a part out of its turn");
   if (!follows) origin_ = first;
@@ -154,11 +153,11 @@ void Offload::join(const Exec& exec) {
   if (copies_ == Copies::run_on) return (has_weights_ ? emptied_ : updated_).wait(exec, slot_of(end_ - 1));
   copy_out(end_);
   emptied_.wait(exec, slot_of(end_ - 1));
-  filled_.wait(exec, slot_of(in_end_ - 1));  // what was copied in for parts to come is given up
+  filled_.wait(exec, slot_of(in_end_ - 1));  // chunks prefetched for later parts are discarded
   in_end_ = updated_end_ = out_end_ = begin_ = end_ = 0;
 }
 
-/// The number of a place in the round that Part::forward and Part::backward make.
+/// A place's number within one round of Part::forward and Part::backward.
 std::size_t Offload::number_of(std::size_t place) const { return (origin_ + place) % chunks_.size(); }
 
 std::size_t Offload::chunk_at(std::size_t place) const {
@@ -166,7 +165,7 @@ std::size_t Offload::chunk_at(std::size_t place) const {
   return number < middle_ ? number : chunks_.size() - 1 - (number - middle_);
 }
 
-/// Enqueues the updates of places before `end`, as far as they have not been, and the copies that they need.
+/// Enqueues the outstanding updates of places before `end`, with the copies that they need.
 void Offload::advance(std::size_t end) {
   const Exec& exec = update_stream_.instance();
   while (updated_end_ < end) {
@@ -180,7 +179,7 @@ void Offload::advance(std::size_t end) {
   }
 }
 
-/// Enqueues the copies into the slots of places before `end`, as far as copies out of these slots have been enqueued.
+/// Enqueues the copies in of places before `end` whose slots' copies out have been enqueued.
 void Offload::copy_in(std::size_t end) {
   const Exec& exec = in_.instance();
   for (const std::size_t last = std::min(end, out_end_ + slots_); in_end_ < last; ++in_end_) {
@@ -203,7 +202,7 @@ void Offload::copy_out(std::size_t end) {
   }
 }
 
-/// Records that the units are up to date whose last chunk of Part::forward is at this place.
+/// Marks the units whose last chunk of Part::forward is at this place as up to date.
 void Offload::mark_done(const Exec& exec, std::size_t place) {
   const std::size_t number = number_of(place);
   for (std::size_t unit = 0; unit < ends_.size() && number < middle_; ++unit) {

@@ -4,19 +4,18 @@
 ///   start(exec, part, ...)    follows what is enqueued on exec
 ///     await(exec, unit)       what is enqueued on exec after this reads the unit's updated weights
 ///     release(exec, unit)     what is enqueued on exec so far was the last to write gradients of units from this on
-///   join(exec)                the same as await(), of everything; gradients may be overwritten from here on
+///   join(exec)                await() for all units; gradients may be overwritten from here on
 ///
-/// Part::forward goes in the order of the units, which is that of a forward pass, so a forward pass can run behind the
-/// update; on host spaces a chunk is updated when it is waited for, not before. Part::backward goes in the opposite
-/// order behind a backward pass, as far as that releases units.
+/// Part::forward updates units in forward order, so a forward pass can follow close behind; on host spaces a chunk is
+/// updated only when awaited. Part::backward follows a backward pass in the opposite order, as units are released.
 ///
-/// With Copies::run_on, join() waits for the updates alone: the last chunks are copied out after it, and the first
-/// chunks of the next part are copied in as their slots empty, beside whatever runs then. Until a part with
-/// Copies::joined has been joined the arrays on the host are in use: nothing else may read or write them.
+/// With Copies::run_on, join() waits for the updates alone: the last copies out, and the next part's first copies in,
+/// overlap later work. The arrays on the host stay in use, not to be read or written by others, until a part with
+/// Copies::joined has been joined.
 ///
-/// Order  the update goes block by block: bitwise equal to a run without offload. A chunk is copied in
-///        once its slot is empty, and then the host has its latest state: copies out are made in order, and there are
-///        no more slots than chunks, so it was copied out no later than the slot's previous occupant.
+/// Order  the update goes block by block: bitwise equal to a run without offload. A chunk is copied in once its slot
+///        is empty. The host then has its latest state: copies out run in order, and there are no more slots than
+///        chunks, so the chunk was copied out no later than the slot's previous occupant.
 #pragma once
 
 #include <cstddef>
@@ -32,20 +31,19 @@
 
 namespace tessera::train {
 
-/// Elements first .. first + count - 1 of the owned state, which are on the device together.
+/// Elements first .. first + count - 1 of the owned state: the unit of streaming.
 struct Chunk {
   std::int64_t first, count;
 };
 
-/// Elements of a chunk: enough for the link's full rate, and several chunks even in small models. How many chunks there
-/// are, and all of them in order.
+/// Elements of a chunk: enough for the link's full rate, yet several chunks even in small models. The number of
+/// chunks, and all of them in order.
 std::int64_t chunk_elements(std::int64_t owned_count);
 std::int64_t chunk_count(std::int64_t owned_count);
 std::vector<Chunk> chunks_of(std::int64_t owned_count);
 
-/// Slots on the device for chunks of a rank's state: parallel.offload_slots, or as many as there are chunks, if its
-/// default is more.
-/// Throws  Failure: Exit::usage if more are asked for than there are chunks.
+/// Slots on the device for chunks of a rank's state: parallel.offload_slots; its default is capped at the chunk count.
+/// Throws  Failure(Exit::usage) if a deck sets more slots than there are chunks.
 int chunk_slots(std::int64_t asked, std::int64_t owned_count);
 
 /// An array that is kept on the host, and where its chunks lie on the device.
@@ -54,7 +52,7 @@ struct StagedArray {
   memory::TensorId slots;  // [chunk_slots, chunk_elements()]
 };
 
-/// All of them. `slots`: for chunks of each on the device; 0 if there are none.
+/// All arrays on the host. `slots`: chunks of each that fit on the device; 0 if there are no arrays.
 struct StagedTensors {
   std::vector<StagedArray> arrays;
   int slots = 0;
@@ -70,7 +68,7 @@ struct StagedTensors {
   bool holds(memory::TensorId home) const { return slots_of(home) != memory::kAbsent; }
 };
 
-/// Declares slots for those of `arrays`, of `owned_count` elements each, that the layout has on the host; others may be
+/// Declares slots for those `arrays`, of `owned_count` elements each, that the layout places on the host; some may be
 /// kAbsent. `asked`: parallel.offload_slots.
 StagedTensors declare_staged(const std::vector<memory::TensorId>& arrays, std::int64_t asked, std::int64_t owned_count,
                              memory::Layout& layout);
@@ -86,38 +84,38 @@ class Offload {
  public:
   using Exec = kernels::Device;
 
-  /// Enqueues on an instance the update of chunk number `chunk` in place: in slot number `slot` of each of its arrays.
+  /// Enqueues the in-place update of chunk `chunk`, which is in slot `slot` of each array.
   using UpdateChunk = std::function<void(const Exec&, std::size_t chunk, int slot)>;
 
   enum class Part { forward, backward };  // together each chunk once
-  enum class Copies { joined, run_on };   // joined: all of them lie between start() and join()
+  enum class Copies { joined, run_on };   // joined: all run between start() and join()
 
-  /// For what is kept on the host, some array at least. `has_weights`: it includes the working copy of the weights.
-  /// `has_backward`: Part::backward is the last half of the chunks; else it is empty. Keeps a reference to the arena.
+  /// `staged` has at least one array. `has_weights`: one is the working copy of the weights. `has_backward`:
+  /// Part::backward is the last half of the chunks; else it is empty. Keeps a reference to the arena.
   Offload(const StagedTensors& staged, const parallel::Ownership& ownership, const memory::Arena<Exec>& arena,
           bool has_weights, bool has_backward);
   ~Offload();  // waits for the copies in progress
   Offload(const Offload&) = delete;
   Offload& operator=(const Offload&) = delete;
 
-  /// Begins to stream a part. The previous one must have been joined; if its copies run on, this must be the other
+  /// Starts streaming a part. The previous part must have been joined; if its copies run on, this must be the other
   /// part, unless that is empty.
-  /// Async   returns after enqueue on streams of its own. In a graph, start() and join() lie in the same capture, and
-  ///         this part and the one before it are streamed with Copies::joined.
+  /// Async   returns after enqueue on its own streams. A graph captures start() and join() together, with
+  ///         Copies::joined for this part and the previous one.
   /// Throws  std::logic_error if parts follow each other in any other way.
   void start(const Exec& exec, Part part, Copies copies, UpdateChunk update);
 
-  /// What is enqueued on `exec` after this sees a unit's weights as updated by Part::forward, if that is under way.
+  /// Work enqueued on `exec` after this sees the unit's weights as updated by Part::forward, if that is under way.
   void await(const Exec& exec, int unit);
 
-  /// Lets Part::backward, if that is under way, update the units from this one on. Else it enqueues some of the copies
-  /// that run on: call it after each unit of a backward pass.
+  /// Call after each unit of a backward pass. Lets Part::backward, if under way, update the units from this one on;
+  /// otherwise enqueues some of the copies that run on.
   void release(const Exec& exec, int unit);
 
-  /// The same for all units and the whole state.
+  /// Completes the part: work enqueued on `exec` after this sees the updates of all its chunks.
   void join(const Exec& exec);
 
-  /// Streams the whole state to the device and back, unchanged. No part may be under way, nor its copies.
+  /// Streams the whole state to the device and back, unchanged. No part or copy may be under way.
   /// Async  waits for the end.
   LinkRate measure(const Exec& exec);
 
@@ -140,7 +138,7 @@ class Offload {
   std::vector<Chunk> chunks_;
   std::vector<std::size_t> begins_, ends_;  // [units] the first chunk that begins in it; the last that does + 1
   std::size_t middle_;                      // chunks of Part::forward: those before it
-  std::size_t most_held_;                   // chunks that are updated and whose copies out are not enqueued
+  std::size_t most_held_;                   // most updated chunks whose copies out are not enqueued
   kernels::SideStream<Exec> in_, out_;
   kernels::SideStream<Exec> update_stream_{kernels::StreamPriority::raised};  // copies out wait for them
   kernels::StreamOrder<Exec> order_;
@@ -150,11 +148,11 @@ class Offload {
   Copies copies_ = Copies::joined;
   bool is_under_way_ = false;
 
-  // Places: the chunks in the order in which they are streamed, counted from the latest part that followed
-  // Copies::joined. Those before in_end_ have been enqueued to be copied in, and so on; updated_end_ >= out_end_.
+  // Places: chunks in streaming order, counted from the latest part that followed Copies::joined. Places before in_end_
+  // have their copies in enqueued; before updated_end_, their updates; before out_end_ <= updated_end_, copies out.
   std::size_t in_end_ = 0, updated_end_ = 0, out_end_ = 0;
   std::size_t begin_ = 0, end_ = 0;  // of the part under way, or of the latest
-  std::size_t origin_ = 0;           // number of place 0 in the round of both parts
+  std::size_t origin_ = 0;           // number_of(0)
 };
 
 }  // namespace tessera::train

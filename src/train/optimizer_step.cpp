@@ -26,7 +26,7 @@ OptimizerStep::OptimizerStep(const Basis& basis, const config::Settings& setting
 }
 
 void OptimizerStep::begin(const Exec& exec) {
-  // A graph is replayed whether or not an update is due.
+  // A graph contains the update whether or not one is due.
   if (offload_ && (is_due_ || settings_.train.graph)) start(exec, Part::forward);
 }
 
@@ -71,7 +71,7 @@ void OptimizerStep::prepare(const Exec& exec) const {
       .launch(exec);
 }
 
-/// A graph contains all of the copies that its updates need.
+/// A graph must contain all copies that its updates need.
 void OptimizerStep::start(const Exec& exec, Part part) {
   offload_->start(exec, part, settings_.train.graph ? Copies::joined : Copies::run_on, update_chunk_);
 }

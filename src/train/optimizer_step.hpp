@@ -2,22 +2,22 @@
 /// of the step or, with offloaded state, deferred to the next step's forward pass, unit by unit in its order. A step
 /// makes the same calls either way:
 ///
-///   begin                    starts what the step before has deferred
+///   begin                    starts the update that the previous step deferred
 ///     await(unit)            before the unit's weights are read
 ///   join                     before the first gradient is overwritten
 ///   begin_last_backward
 ///     end_backward(unit)     after each unit of every backward pass
 ///   end                      the gradients' norm is complete: returns whether to update now
 ///
-/// Copies to the host and from it run on under backward, as far as the slots on the device allow, until settle(); with
-/// train.graph, they end with join().
+/// Copies in both directions run on under backward, as far as device slots allow, until settle(); with train.graph
+/// they end with join().
 ///
-/// Where nothing but a unit's gradients decides its update (one rank, no clipping, no loss scale), the last half of the
-/// state is updated under the last backward pass. If the norm then turns out not to be finite, that half has been
-/// updated all the same, and the step counts as skipped.
+/// If a unit's update depends on its gradients alone (one rank, no clipping, no loss scale), the last half of the
+/// state is updated under the last backward pass. If the norm then proves not finite, that half has been updated
+/// nevertheless, and the step counts as skipped.
 ///
-/// A graph thus contains all of its own work: the update that opens it is that of the step before. It reads from device
-/// memory whether there is one (UpdateScalars::skip).
+/// With graphs, each deferred update is captured at the start of the next step's graph, which reads from device memory
+/// whether one is due (UpdateScalars::skip).
 #pragma once
 
 #include <functional>
@@ -47,32 +47,31 @@ class OptimizerStep {
   bool is_deferred() const { return offload_.has_value(); }
 
   void begin(const Exec& exec);
-  /// What is enqueued on `exec` after this sees the updated weights of a unit, if they are this rank's.
+  /// Work enqueued on `exec` after this sees the updated weights of this rank's part of a unit.
   void await(const Exec& exec, int unit) {
     if (offload_) offload_->await(exec, unit);
   }
-  /// What is enqueued on `exec` after this sees all of them, and may overwrite gradients.
+  /// Work enqueued on `exec` after this sees all updated weights, and may overwrite gradients.
   void join(const Exec& exec) {
     if (offload_) offload_->join(exec);
   }
   void begin_last_backward(const Exec& exec);
-  /// What is enqueued on `exec` so far has completed the gradients of a unit, and no longer reads its weights.
+  /// Call once a unit's backward is enqueued: its gradients are final, and its weights are not read again.
   void end_backward(const Exec& exec, int unit) {
     if (offload_) offload_->release(exec, unit);
   }
-  /// Enqueues clip factor, learning rate and what else changes with the step, which the optimizer reads. Returns
-  /// whether it is to run now, because updates are not deferred. A step whose gradients are not finite leaves weights
-  /// and moments unchanged.
+  /// Enqueues the optimizer's scalars for this step (clip factor, learning rate). Returns whether to run the optimizer
+  /// now: updates are not deferred. If gradients are not finite, the step leaves weights and moments unchanged.
   bool end(const Exec& exec);
 
-  /// A step has been started, launch by launch or as a graph, which calls none of the above.
+  /// Call after starting a step, also from a graph, which calls none of the above.
   void note_step() { is_due_ = is_deferred(); }
-  /// Does what is due, after which anything may read and write weights and state.
-  /// Async  waits for the end, if anything is due.
+  /// Runs the update that is due, if any; then anything may read and write weights and state.
+  /// Async  waits for the end, if an update is due.
   void settle(const Exec& exec);
 
-  /// Streams the offloaded state to the device and back, unchanged, and returns how fast; zeros if nothing is
-  /// offloaded. Call settle() before.
+  /// Measures the link by streaming the offloaded state to the device and back, unchanged; zeros if nothing is
+  /// offloaded. Call settle() first.
   /// Async  waits for the end.
   LinkRate measure_link(const Exec& exec) { return offload_ ? offload_->measure(exec) : LinkRate{}; }
 
@@ -86,7 +85,7 @@ class OptimizerStep {
   const bool scales_loss_;
   const bool is_early_;  // Part::backward has chunks
   std::optional<Offload> offload_;
-  bool is_due_ = false;  // the update of the last step that was started
+  bool is_due_ = false;  // the last started step's update
 };
 
 }  // namespace tessera::train

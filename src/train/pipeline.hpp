@@ -1,9 +1,8 @@
 /// Steps enqueued ahead of the host, and the graphs that replay them.
 ///
-/// On a GPU the host only enqueues: start() returns while the step runs, and its numbers are collected one step later,
-/// so that the next step is already enqueued when it ends. kMaxStarted slots, each with its own time marks and graph,
-/// are used in turn. With graphs, a slot's step is recorded once it has run launch by launch, and replayed from then
-/// on.
+/// On a GPU the host only enqueues: start() returns while the step runs. Its numbers are collected one step later, so
+/// the GPU finds the next step already enqueued. Steps alternate between kMaxStarted slots, each with its own time
+/// marks and graph. With graphs, a slot's first step runs launch by launch, its next is captured, later ones replayed.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +17,16 @@
 
 namespace tessera::train {
 
-/// Seconds of the phases of a step, on the clock of the device that computes it. Waits for transfers are in none of the
-/// phases in which they occur, but in `exposed_comm_s`: the four add up to the total. The wait for a deferred update
-/// (optimizer_step.hpp) belongs to the next step's forward.
+/// Seconds of the phases of a step, by the device's clock. Waits for transfers count in `exposed_comm_s` alone, so the
+/// four add up to the total. The wait for a deferred update (optimizer_step.hpp) belongs to the next step's forward.
 struct PhaseTimes {
   double forward_s = 0, backward_s = 0, exposed_comm_s = 0, optimizer_s = 0;
   double total_s = 0;  // first launch to last
 };
 
-/// The time marks of a step: begin, then forward and backward of every micro-step (the forward mark after the last one
-/// ends its backward pass), reduced, end; and two around each wait for a transfer. They are part of a step's graph, and
-/// valid once the step is done.
+/// The time marks of a step: begin; forward and backward of every micro-step (a forward mark also ends the previous
+/// backward pass); reduced; end; and two around each wait for a transfer. Part of a step's graph; valid once the step
+/// is done.
 class StepMarks {
  public:
   /// For steps of at most `most_waits` waits.
@@ -68,25 +66,23 @@ class Pipeline {
   /// `most_waits`: for transfers, in a step.
   Pipeline(const kernels::Device& exec, parallel::World& world, int micro_steps, int most_waits, bool records_graphs);
 
-  /// The slot of the step that start() begins next. What the host wrote for the slot's previous step is no longer in
-  /// use.
+  /// The slot of the next step to start. The host may overwrite what it wrote for the slot's previous step.
   /// Throws  std::logic_error if kMaxStarted steps are started and not collected.
   int next_slot() const;
 
-  /// Makes the launches of a step, in order. It must not wait, query the device or allocate, so that it can be
-  /// recorded.
+  /// Makes the launches of a step, in order. To be recordable, it must not wait, query the device or allocate.
   using Enqueue = std::function<void(StepMarks&)>;
 
   /// Times the next step from here, if no other is in progress.
   void begin();
-  /// Runs `enqueue` in the next slot, or replays its launches there from a graph. `launch_by_launch`: never from a
-  /// graph, so that tools see every kernel. `enqueue` must make the same launches in every call.
+  /// Runs `enqueue` in the next slot, or replays the slot's graph. `launch_by_launch`: no graph, so that tools see
+  /// every kernel. `enqueue` must make the same launches in every call.
   void start(bool launch_by_launch, const Enqueue& enqueue);
 
   struct Ended {
     int slot;
     bool was_by_launch;
-    bool was_cold;  // the very first step, or with graphs one that ran before its graph or recorded it
+    bool was_cold;  // the very first step; with graphs also one that ran before its graph or recorded it
     PhaseTimes phases;
     /// From the end of the previous step, if that was not yet collected when this one was started; else from begin().
     double step_s;
@@ -106,7 +102,7 @@ class Pipeline {
     bool has_run = false, is_by_launch = true, is_cold = true;
     bool follows = false;  // was started before the previous step was collected
   };
-  /// Steps with marks in times_: those that may be started and not collected, and the one before them.
+  /// Steps with marks in times_: those in flight, and the one before them.
   static constexpr int kTimed = kMaxStarted + 1;
   static int start_of(std::int64_t step) { return static_cast<int>(step % kTimed); }
   static int end_of(std::int64_t step) { return kTimed + start_of(step); }

@@ -67,7 +67,7 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, co
   const bool has_groups = forms_groups(choice, ranks);
   const bool has_ring = choice.transfers == config::Transfers::ring || has_groups || !machine.reaches_peers;
   if (has_ring) return {.receive = 0, .nccl = (has_groups ? 3 : 1) * kNcclBytes};
-  // Beside copy engines NCCL only broadcasts the first weights, where every rank keeps all (Trainer::initialize).
+  // With copy engines NCCL only broadcasts the initial weights, if every rank keeps all (Trainer::initialize).
   const bool broadcasts = shards_of(choice, ranks) == 1 && choice.offload == config::Offload::none;
   return {.receive = parallel::kReceiveBytes, .nccl = broadcasts ? kNcclBytes : 0};
 }
@@ -121,7 +121,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
     layout.add_outside("MPI's sums, about", mpi.sums, space);
   }
   if (collectives.receive > 0) layout.add_outside("the copy engines' receive buffer", collectives.receive);
-  // The sampled text's products are not timed, so the two never coexist and the larger counts.
+  // The sampled text's GEMMs are not timed, so the two never coexist and the larger counts.
   const std::int64_t timing =
       settings.train.tune_gemm ? kernels::gemm_timing_bytes(machine.target, largest_product_bytes(plan)) : 0;
   const model::GenerateKernels kernels = generate_kernels(settings, dtype, shape.D(), machine);
@@ -295,7 +295,7 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
         memory::readable_bytes(bytes), weights > 0 ? " and weights" : "",
         updates_early(plan, settings.optimizer) ? "half under backward, half under the next forward"
                                                 : "under the next forward");
-    text += fmt::format("           in {} of {} at most, of which {} lie in the device at a time ({})\n",
+    text += fmt::format("           in {} of {} at most, of which {} are on the device at a time ({})\n",
                         counted(chunk_count(plan.sharing.ownership.owned_count()), "chunk"),
                         memory::readable_bytes(slots_bytes(plan) / plan.arrays.staged.slots), plan.arrays.staged.slots,
                         memory::readable_bytes(slots_bytes(plan)));

@@ -21,34 +21,33 @@ struct Plan : Basis {
   UpdateTensors update = {};
   std::vector<HostTensors> slots = {};  // of steps in progress (pipeline.hpp)
   HostTensors validation = {};          // without scalars
-  bool poisons_closed_units = false;    // for tests: weights that are not gathered are NaN
+  bool poisons_closed_units = false;    // for tests: ungathered weights are NaN
 };
 
-/// Elements of the largest activation that a product writes for a micro-batch.
+/// Elements of the largest activation that a GEMM writes for a micro-batch.
 std::int64_t largest_product(const model::Shape& shape, const BatchPlan& batch,
                              const model::ActivationTensors& tensors);
 
-/// Bytes of its GPU that a rank's collectives take besides the arena, as a plan counts them.
+/// GPU memory that a plan counts for a rank's collectives, besides the arena [bytes].
 struct CollectivesBytes {
   std::int64_t receive = 0;  // the copy engines' receive buffer, from the beginning
-  std::int64_t nccl = 0;     // NCCL's buffers, from the first sum of each communicator on
+  std::int64_t nccl = 0;     // NCCL's buffers, from each communicator's first sum on
 };
 CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, const Machine& machine = {});
 
-/// Whether the transfers of gradients leave their squares, so that the norm reads no gradient (Strategy::squares).
+/// Whether gradient transfers leave sums of squares, so that the norm reads no gradient (Strategy::squares).
 bool leaves_squares(const Plan& plan);
 
 /// A checkpoint's tensors on disk: weights and moments, in fp32.
 std::int64_t checkpoint_bytes(const Plan& plan);
 
-/// Bytes that the update streams from the host to the device, and again back; 0 without parallel.offload.
+/// Bytes that the update streams from the host to the device, and back again; 0 without parallel.offload.
 std::int64_t offloaded_bytes(const Plan& plan);
 
-/// Bytes of the slots through which it does.
+/// Bytes of the device slots that it streams through.
 std::int64_t slots_bytes(const Plan& plan);
 
-/// Bytes of weights that a step copies from the host to the device, to be read there: in its first forward pass, and
-/// later.
+/// Bytes of offloaded weights that a step copies to the device to read them: in its first forward pass, and later.
 struct UploadedBytes {
   double first = 0, later = 0;
 };
@@ -62,8 +61,8 @@ struct NetworkBytes {
   double gradients = 0;  // summed over the ranks
   double weights = 0;    // gathered on each rank
 
-  // Sent by each rank, which receives as many: reduce-scatters and all-gathers among the ranks that share a copy,
-  // all-reduces among those that hold the same part.
+  // Sent by each rank, which receives as many: the ranks that share a copy reduce-scatter and all-gather; those that
+  // hold the same part all-reduce.
   double all_reduce = 0, reduce_scatter = 0, all_gather = 0;
   double sent() const { return all_reduce + reduce_scatter + all_gather; }
 };
@@ -87,17 +86,16 @@ Machine machine_of(parallel::World& world);
 config::PlanSettings keys_of_run(config::PlanSettings keys, std::span<const std::string> gpu_models,
                                  std::int64_t ranks_per_host);
 
-/// What --plan prints: the ranks and the device it plans for, and the plan of what trains there (one for each set-up of
-/// the job, config/job_traits.hpp), with the memory of a rank and of a host, and the time of a step (plan_time.hpp).
-/// The number of ranks is parallel.ranks, or else `started`; the device is plan.device.
+/// What --plan prints: ranks (parallel.ranks, or else `started`), device (plan.device), and for each set-up of the job
+/// (config/job_traits.hpp) its plan, the memory of a rank and of a host, and the time of a step (plan_time.hpp).
 ///
 /// Throws  Failure: Exit::usage for a job.kind that does not train or keys that contradict each other there;
-///         Exit::environment for a deck that a build for that device cannot run, with the message of such a run.
+///         Exit::environment, as a run would, if a build for that device cannot run the deck.
 std::string plan_text(const config::Settings& settings, int started);
 
-/// What --plan --figures prints: of each plan of steps bytes that a rank takes of its GPU (on CPUs, of its host) and
-/// of what, bytes of a checkpoint, and the seconds of a step, or the keys that a prediction lacks: TOML, [[plan]].
-/// `row`: of an experiment. Throws as plan_text does.
+/// What --plan --figures prints, as TOML, one [[plan]] per plan of steps: bytes of a rank's GPU (on CPUs, of its host)
+/// by use, bytes of a checkpoint, and seconds of a step or the keys that a prediction lacks. `row`: of an experiment.
+/// Throws as plan_text does.
 std::string plan_figures(const config::Settings& settings, int started, std::string_view row = {});
 
 /// What --show-config --figures prints: the architecture of this build's GPU code, "" without, and [[gpus]], the table

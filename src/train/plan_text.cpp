@@ -30,7 +30,7 @@ std::string device_text(config::PlanDevice device) {
   return "CPUs (no CUDA in this build; plan.device=h200 plans for GPUs)";
 }
 
-/// What a rank takes of its host or of its GPU, and whether that fits.
+/// A rank's share of its host's or GPU's memory, and whether it fits.
 std::string rank_text(std::int64_t bytes, const config::PlanSettings& keys, bool is_on_gpu) {
   if (!is_on_gpu) return fmt::format("per rank   {} ({} bytes)", memory::readable_bytes(bytes), bytes);
   std::string text = fmt::format("per rank   {} of its GPU ({} bytes)", memory::readable_bytes(bytes), bytes);
@@ -76,12 +76,12 @@ Parts parts_of(const Plan& plan) {
           peak(Category::activations) + peak(Category::workspace)};
 }
 
-/// What a rank takes, whether it fits its GPU, and what the ranks of a host take together.
+/// A rank's memory, whether it fits its GPU, and the sum over the ranks of a host.
 std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool is_on_gpu) {
   const std::int64_t on_device = plan.layout.total_bytes(), on_host = plan.layout.total_bytes(memory::Space::host);
   const std::int64_t ranks = plan.batch.ranks;
   const std::int64_t together = keys.ranks_per_node > 0 ? std::min(ranks, keys.ranks_per_node) : ranks;
-  // More than 64 bits of bytes, perhaps.
+  // The bytes may exceed 64 bits.
   const auto of_host = [&](std::int64_t bytes) {
     return memory::readable_bytes(static_cast<double>(together) * static_cast<double>(bytes));
   };

@@ -14,8 +14,8 @@ namespace {
 
 double real(std::int64_t count) { return static_cast<double>(count); }
 
-/// TFLOP/s by the row of the widest heads that are no wider than the plan's, and of the longest sequences that are no
-/// longer, or else the shortest. A table of one row says nothing about other widths.
+/// TFLOP/s from the row with the widest heads no wider than the plan's and, among those, the longest sequences no
+/// longer than its, or else the shortest. A table of one row says nothing about other widths.
 double attention_rate(std::span<const kernels::AttentionRate> rows, const Plan& plan) {
   const kernels::AttentionChoice& choice = plan.options.attention;
   if (plan.options.dtype != Dtype::bf16 || choice.kind != kernels::AttentionKind::flash2 ||
@@ -85,8 +85,8 @@ double width_of(const Plan& plan, memory::TensorId id) {
   return id == memory::kAbsent ? 0.0 : real(bytes_of(plan.layout[id].dtype));
 }
 
-/// At which a rank sends in a group of which `on_host` ranks share each host; 0: all do. A ring leaves a host once, so
-/// what one of the ranks sends has the shares of all of them; inside the host it goes no faster than the link.
+/// The rate at which a rank sends in a group with `on_host` ranks on each host; 0: all on one. A ring leaves each host
+/// once, so its sending rank gets the bandwidth shares of all; within a host it goes no faster than the link.
 Rate rate_of_group(const Rates& rates, std::int64_t on_host) {
   if (on_host == 0) return rates.link;
   Rate rate = rates.node_link;
@@ -192,7 +192,7 @@ StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const 
   time.communication_s = gradients_s + weights_s;
   if (time.communication_s == 0) return time;
 
-  // The embedding's gradient is the last to be ready, its weights are the first to be read: nothing runs beside them.
+  // The embedding's gradient is ready last, and its weights are read first: no computation overlaps their transfers.
   const double embedding = real(o.padded(0)) / real(o.whole_count()), micro_steps = plan.batch.micro_steps;
   const double last_s = embedding * (scatters_s / (sharing.shards_gradients() ? micro_steps : 1) + sums_s);
   const double first_s =
@@ -226,7 +226,7 @@ OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings
   const double update_s = real(offloaded_bytes(plan)) / bytes_per_s;
   const UploadedBytes uploaded = uploaded_bytes(plan);
   const double early_s = updates_early(plan, settings.optimizer) ? update_s / 2 : 0;
-  // Of the passes, the first forward one and the last backward one have the update beside them; all have weights.
+  // The update streams beside the first forward and the last backward pass; weights stream beside every pass.
   const auto micro_steps = static_cast<double>(plan.batch.micro_steps), between = 2 * micro_steps - 2;
   const double weights_s = uploaded.later / bytes_per_s / (between + 1);  // of each pass but the first
   double first_s = update_s - early_s + uploaded.first / bytes_per_s;

@@ -1,9 +1,9 @@
 /// Predicts the time of a step: floating-point operations, bytes of memory and bytes on the network, each divided by a
 /// rate. step_work() and network_bytes() (train/plan.hpp) have the formulas. Communication is exposed where it exceeds
-/// the work that may run beside it: predict_step() says which, for each order and stage of sharding.
+/// the work that can overlap it: see predict_step(), for each order and stage of sharding.
 ///
-/// Limits  not modelled: launches, the host, a library's efficiency at the shapes of a deck (one rate serves all
-///         products), other processes, contention between transfers and kernels.
+/// Limits  not modelled: launches, the host, GEMM efficiency by shape (one rate serves all), other processes,
+///         contention between transfers and kernels.
 #pragma once
 
 #include <string>
@@ -43,42 +43,38 @@ struct Rates {
 };
 Rates rates_of(const config::Settings& settings, const Plan& plan, const Machine& machine);
 
-/// How many of the ranks that share a copy, and of those that hold the same part of it, are on each host where they
-/// span several; 0: all are on one.
+/// Ranks per host among those that share a copy, and among those that hold the same part of it; 0: all on one host.
 struct Spread {
   std::int64_t shards = 0, replicas = 0;
 };
 Spread spread_of(const Plan& plan, const config::PlanSettings& keys);
 
-/// The keys of the rates that a prediction needs and that are unknown.
+/// The keys of unknown rates that a prediction needs.
 std::vector<std::string> missing_rates(const Plan& plan, const Rates& rates, const Spread& spread);
 
 struct StepTime {
   double forward_s = 0, backward_s = 0, optimizer_s = 0;
   double communication_s = 0;  // on the network, if nothing else ran
-  double exposed_s = 0;        // of it, what computation does not hide
+  double exposed_s = 0;        // the part that computation does not hide
 
   double step_s() const { return forward_s + backward_s + exposed_s + optimizer_s; }
 };
 
-/// Every rate that missing_rates() would name must be known, but host_link: what parallel.offload streams is not
-/// included.
+/// Needs every rate that missing_rates() checks, except host_link: parallel.offload's streams are not included.
 StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const Rates& rates, const Spread& spread);
 
-/// The time of a step whose state is offloaded: the link to the host's memory streams it under the next step's first
-/// forward pass, or one half of it there and the other under the last backward pass (updates_early()); copies of
-/// weights share the link with it, those of later passes as many in each. What the slots on the device hold is copied
-/// under the first backward pass instead, as far as that leaves the link free: not in a graph, whose forward pass waits
-/// for all copies, and not with offloaded parameters, which are read from the host once they are there. NaN where a
-/// rate is missing.
+/// The time of a step with offloaded state; NaN where a rate is missing. The state streams over the host link under
+/// the next step's first forward pass; with updates_early(), half of it under the last backward pass. Copies of weights
+/// share the link, evenly spread over the later passes. As much as the device slots hold is copied under the first
+/// backward pass if the link is free there, except in a graph, whose forward pass waits for all copies, and with
+/// offloaded parameters, which are read from the host.
 struct OffloadTime {
   double streams_s;  // the link alone: no step is shorter
   double step_s;
 };
 OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings, const Machine& machine);
 
-/// The lines `time` and `rates` of --plan, or one that says why no time is predicted, for example which keys are
-/// missing.
+/// The lines `time` and `rates` of --plan, or one line with the reason for no prediction, such as missing keys.
 std::string describe_time(const Plan& plan, const config::Settings& settings, const Machine& machine);
 
 }  // namespace tessera::train

@@ -20,7 +20,7 @@ struct Sharing {
   parallel::Ownership ownership;
   int prefetch;  // units that are gathered ahead
 
-  // Units with the same place use it in turn: embedding and head one, the blocks the others, round-robin.
+  // Units take turns in shared places: embedding and head in one, the blocks in the others, round-robin.
   std::vector<int> weights_places;   // [units] of gathered weights
   std::vector<int> gradient_places;  // [units] of gradients in transit
 
@@ -50,7 +50,7 @@ struct Sharing {
 /// As decks write it: "none", "optimizer", "gradients", "parameters".
 std::string_view name_of(config::Shard shard);
 
-/// Whether `ranks` form groups: several divide the units among themselves, and several hold the same part.
+/// Whether `ranks` form groups: several ranks divide the units among themselves, and several hold the same part.
 inline bool forms_groups(const config::Parallel& parallel, int ranks) {
   return parallel.shard != config::Shard::none && parallel.shard_ranks > 1 && parallel.shard_ranks < ranks;
 }
@@ -61,7 +61,7 @@ int shards_of(const config::Parallel& parallel, int ranks);
 /// Throws  Failure(Exit::usage) if parallel.shard_ranks does not divide `ranks`.
 Sharing share_units(const config::Parallel& parallel, const model::ParamTable& table, int ranks);
 
-/// Throws  Failure(Exit::usage) if the optimizer needs whole matrices, and ranks or chunks of offloaded state cut them.
+/// Throws  Failure(Exit::usage) if the optimizer needs whole matrices, but sharding or offloaded chunks cut them.
 void require_whole_matrices(const optim::Traits& optimizer, const Sharing& sharing, config::Offload offload);
 
 /// Elements of a tensor that a rank owns, and where they lie in its arrays.
@@ -77,8 +77,7 @@ std::vector<OwnedSpan> owned_spans(const model::ParamTable& table, const Sharing
 /// The units in the order in which a training micro-step opens them to read their weights.
 std::vector<int> openings_of(const model::ParamTable& table, const model::Segments& segments);
 
-/// The units that are gathered, in order, if parameters are sharded: those that no longer lie in their place when they
-/// are opened.
+/// With sharded parameters, the units to gather, in order: those whose place another unit has used since.
 struct Gathers {
   std::vector<int> first, later;  // in a step's first micro-step; in each of the others, which are all alike
 };

@@ -1,8 +1,8 @@
-/// What a rank keeps from step to step: weights and the optimizer's moments, or its parts of them. They are
-/// initialised, cleared, saved to a checkpoint, loaded from one, and compared between ranks.
+/// A rank's weights and moments, or its parts of them: initialised, saved to a checkpoint, loaded from one, and
+/// compared between ranks.
 ///
-/// Arrays: the working copy of the weights, what their master has besides it (kernels/master_weights.hpp), and the
-/// moments. owned_spans() says which elements of which tensors are this rank's.
+/// Arrays: the working copy of the weights, what the master adds to it (kernels/master_weights.hpp), and the moments.
+/// owned_spans() lists this rank's elements of each tensor.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace tessera::train {
 
-/// What a rank keeps of a tensor of the training state, as loaded from a checkpoint, on the host: its elements
-/// first .. first + data.size() - 1, unpadded.
+/// A rank's part of a tensor loaded from a checkpoint, on the host: elements first .. first + data.size() - 1,
+/// unpadded.
 struct StateTensor {
   std::string group;  // "params" (the master weights), "moments/m", ...
   const model::Param* param;
@@ -29,7 +29,7 @@ struct StateTensor {
   std::span<float> data;
 };
 
-/// The same to be saved to a checkpoint. `data` copies it from the device: the host holds at most one tensor at a time.
+/// The same to be saved. `data` copies it from the device, so the host holds at most one tensor at a time.
 struct SavedTensor {
   std::string group;
   const model::Param* param;
@@ -50,19 +50,18 @@ class State {
   /// Async  fences.
   void initialize(const Exec& exec, std::uint64_t seed);
 
-  /// The weights' arrays, for a broadcast if every rank owns all: the compute weights and what the master adds.
+  /// The weights' arrays, the compute weights and what the master adds: broadcast if every rank owns all.
   std::vector<parallel::Span> weights() const;
 
   /// What is owned of the tensors whose number `is_wanted` accepts. Valid while this exists and is not modified.
   std::vector<SavedTensor> saved(const std::function<bool(std::size_t)>& is_wanted);
 
-  /// Calls `visit` with host memory for what is owned of every tensor, which it fills with the new state. Padding is
-  /// zero.
+  /// Calls `visit` with host memory for each tensor's owned elements, which it fills. Padding is zero.
   /// Async  fences.
   void load(const Exec& exec, const std::function<void(const StateTensor&)>& visit);
 
-  /// A sum of hashes of the owned weights, by bits and position: modulo 2^64, the sum over the ranks that share a model
-  /// does not depend on how it is divided.
+  /// Sum of hashes of the owned weights, by bits and position. Modulo 2^64, the sum over the ranks that share a model
+  /// does not depend on how they divide it.
   std::uint64_t fingerprint() const;
 
  private:

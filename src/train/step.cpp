@@ -107,8 +107,8 @@ class StepOf final : public Step {
     hooks.end_step();
   }
 
-  /// If gradients are sharded, a unit's place may hold another unit's: clears what backward adds to, and padding; in a
-  /// micro-step without sequences, all of it.
+  /// With sharded gradients a unit's place may hold another unit's. Clears padding and what backward adds to; in a
+  /// micro-step without sequences, the whole place.
   void clear_unit(int unit) override {
     if (!plan_.sharing.shards_gradients()) return;
     const kernels::Vector<Grad, Exec> place(places_.grads[unit],
@@ -126,7 +126,7 @@ class StepOf final : public Step {
     transformer_.head(exec_, loss, grad_scale_, false, hooks);
   }
 
-  /// Its products have other shapes than training's and are too few to be timed; the plan reserves no memory for that.
+  /// Its GEMMs differ in shape from training's and are too few to time; the plan reserves no memory for timing them.
   std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options,
                             model::Hooks& hooks) override {
     const Untimed products(settings_.train);
@@ -159,7 +159,7 @@ class StepOf final : public Step {
       load_batch(exec_, transformer_, tokens_in(arena_, slot), plan_.shape.T, micro * batch.micro_sequences,
                  batch.sequences_of(rank_, micro));
       transformer_.forward(exec_, model::Pass::forward, hooks);
-      if (micro == 0 && optimizer_.is_deferred()) {  // it has read the gradients of the step before
+      if (micro == 0 && optimizer_.is_deferred()) {  // the deferred update has read the previous step's gradients
         optimizer_.join(exec_);
         clear_sums();
       }
@@ -176,7 +176,7 @@ class StepOf final : public Step {
     });
   }
 
-  /// A micro-step in which this rank has no sequences: it announces all the same what the others do together.
+  /// A micro-step without sequences on this rank: announces the collective steps nevertheless.
   void walk(int micro, StepHooks& hooks) {
     if (micro == 0) {
       optimizer_.join(exec_);

@@ -1,8 +1,8 @@
-/// A training step on this rank's memory: forward and backward of every micro-step, the norm, the update. Everything
-/// that depends on the dtypes of weights, gradients and moments is behind this one interface; within it, the parts are
-/// plain members of one class: model::Transformer, Update (update.hpp), State (state.hpp).
+/// A training step on this rank's memory: forward and backward of every micro-step, the norm, the update. This
+/// interface hides the dtypes of weights, gradients and moments; its implementation is one class with plain members:
+/// model::Transformer, Update (update.hpp), State (state.hpp).
 ///
-/// Async  what a function enqueues runs on the instance given to make_step(); functions wait only where they say so.
+/// Async  enqueued on the instance given to make_step(); functions wait only where they say so.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class Step {
   /// device or allocates, so it can be recorded.
   virtual void enqueue(const HostTensors& slot, StepMarks& marks, parallel::Strategy& strategy, StepHooks& hooks) = 0;
 
-  /// The unit's gradients are about to be written: clears what backward adds to, if gradients are sharded.
+  /// Call before a unit's gradients are written: if they are sharded, clears what backward adds to.
   virtual void clear_unit(int unit) = 0;
 
   virtual OptimizerStep& optimizer() = 0;
@@ -56,8 +56,7 @@ class Step {
   virtual std::uint64_t fingerprint() const = 0;
 };
 
-/// For rank `rank`. Keeps references to plan, settings and arena. Sets all gradients to zero: the padding between them
-/// stays so.
+/// For rank `rank`. Keeps references to plan, settings and arena. Zeroes all gradients; their padding stays zero.
 /// Async  fences.
 std::unique_ptr<Step> make_step(const Plan& plan, const config::Settings& settings, int rank,
                                 const kernels::Device& exec, const memory::Arena<kernels::Device>& arena);

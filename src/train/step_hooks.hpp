@@ -1,5 +1,5 @@
-/// What a training step does while the model runs: it reports tensors that become live or die and the time of each
-/// unit, and drives the strategy and the optimizer: opens and closes units, and hands over finished gradients.
+/// The work of a training step while the model runs: reports live tensors and the time of each unit, and drives the
+/// strategy and the optimizer: opens and closes units, hands over finished gradients.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@
 
 namespace tessera::train {
 
-/// Reports a phase as a region, and as a profiler's range, on the host's clock: on a device, that is when the phase was
-/// enqueued, unless every kernel is fenced, as in profiled steps.
+/// Reports a phase as a region and as a profiler's range, by the host's clock. On a device that times the enqueueing,
+/// except in profiled steps, where every kernel is fenced.
 template <class Work>
 void phase(const char* label, const Work& work) {
   const double start_s = events::now_s();
@@ -37,7 +37,7 @@ class StepHooks final : public model::Hooks {
   /// Call before the first micro-step of a step. The first call reports what lives for the whole run.
   void begin_step();
   void begin_micro_step();
-  /// In the trace, units in progress end with the previous phase, even though the head stays open.
+  /// In the trace, units in progress, an open head included, end with the previous phase.
   void set_phase(std::string_view phase);
   void begin_update();
   /// No tensor of this micro-step becomes live: this rank has no sequences in it.

@@ -2,14 +2,14 @@
 ///
 ///   begin -> [ tokens -> forward -> head and loss -> backward ] x micro-steps -> reduce -> norm -> clip, lr -> AdamW
 ///
-/// Gradients are sums over tokens divided by the step's tokens over all ranks, so ranks and micro-steps of unequal
-/// size are weighted by their tokens. The strategy (strategies/strategy.hpp), driven by the model's hooks, decides what
-/// crosses the network, and when. Everything works on one arena: after the first step, steps allocate nothing, and no
-/// launch waits for the host. With train.graph the third and the fourth step, unless they are profiled, each record and
-/// instantiate a graph, which allocates: one for each slot of pipeline.hpp.
+/// Gradients are sums over tokens divided by the step's tokens over all ranks: unequal ranks and micro-steps count by
+/// their tokens. The strategy (strategies/strategy.hpp), driven by the model's hooks, decides what crosses the network,
+/// and when. Everything lives in one arena: after the first step, steps allocate nothing, and no launch waits for the
+/// host. With train.graph, steps three and four each capture and instantiate a graph, which allocates (one per slot of
+/// pipeline.hpp); profiled steps do not.
 ///
 /// The launches of a step are in step.cpp, their sequence on the device in pipeline.hpp, the distribution over ranks in
-/// sharing.hpp; this file joins them with the ranks and the data.
+/// sharing.hpp.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@
 
 namespace tessera::train {
 
-/// What a step did, on this rank.
+/// The numbers of a step, on this rank.
 struct StepNumbers : PhaseTimes {
   double loss_sum = 0;   // nats over this rank's tokens
   double grad_norm = 0;  // global, before clipping
@@ -96,15 +96,14 @@ class Trainer final : public Steps {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Connects the ranks. Collective, once, before anything else. If a rank has no trainer for lack of memory, the
-  /// others must learn of it before they wait here.
+  /// Connects the ranks. Collective, once, before anything else. A rank that cannot make a trainer for lack of memory
+  /// must tell the others before they wait here.
   void connect() { strategy_->connect(); }
-  /// Waits for what is in progress and ends the connection; nothing that runs the model may follow. The other ranks may
-  /// have this one's memory mapped until they have called it, too: a barrier must separate it from the destructor.
+  /// Waits for work in progress and disconnects; the model may not run afterwards. Other ranks may have this rank's
+  /// memory mapped until they disconnect, so a barrier must precede the destructor.
   void disconnect();
 
-  /// For a rank that leaves the others: they may still write to its memory, which therefore stays until the process
-  /// ends.
+  /// For a rank that leaves the others: keeps its memory until the process ends, since they may still write to it.
   void keep_memory() { arena_.keep_until_exit(); }
 
   /// Weights from seed and label, moments zero. Collective: if nothing is sharded, all ranks receive rank 0's weights.
@@ -115,20 +114,19 @@ class Trainer final : public Steps {
   int started() const override { return pipeline_.started(); }
   ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) override;
 
-  /// Enqueues, and waits for, what the last step has deferred (optimizer_step.hpp); everything below that reads
-  /// weights or the optimizer's state calls it.
+  /// Runs the last step's deferred update (optimizer_step.hpp) and waits for it. Everything below that reads weights or
+  /// the optimizer's state calls it.
   void settle() { optimizer_.settle(exec_); }
 
-  /// What this rank owns of every tensor of the state; `mine_only`: excluding what another owner of the same saves.
-  /// Valid until a step is started.
+  /// This rank's part of every tensor of the state; `mine_only`: without parts that another owner saves. Valid until a
+  /// step is started.
   std::vector<SavedTensor> saved_state(bool mine_only);
-  /// Calls `visit` with host memory for what this rank owns of every tensor of the state, which it fills.
+  /// Calls `visit` with host memory for this rank's part of every tensor of the state, which it fills.
   void load_state(const std::function<void(const StateTensor&)>& visit);
   StateScalars scalars() const;
   void set_scalars(const StateScalars&);
 
-  /// Call before weights are read outside of steps, pass by pass: by generate() on one rank and follow() on the others.
-  /// Collective.
+  /// Call before generate() on one rank and follow() on the others read weights. Collective.
   void begin_generation() {
     settle();
     strategy_->begin_inference();
@@ -153,8 +151,8 @@ class Trainer final : public Steps {
     return step_->weights();
   }
 
-  /// A hash of this rank's weights, bit for bit. joined_fingerprint(), collective, combines those of the ranks that
-  /// share a model into that of the whole model: equal on all ranks if they hold the same model.
+  /// A hash of this rank's weights, bit for bit. joined_fingerprint(), collective, combines the hashes of ranks that
+  /// share a model: equal on all ranks if all models are the same.
   std::uint64_t own_fingerprint() {
     settle();
     return step_->fingerprint();

@@ -34,8 +34,7 @@ std::size_t norm_blocks_of(const Range& range) {
   return kernels::SquareNorm<Exec, float>::blocks(static_cast<std::size_t>(range.count));
 }
 
-/// The part of a tensor's span that lies in a chunk, as blocks of one tensor. `stages_weights`: the weights lie in the
-/// chunk, too.
+/// A chunk's part of a tensor's span, as blocks of one tensor. `stages_weights`: the chunk holds the weights, too.
 std::vector<kernels::UpdateBlock> blocks_of(const OwnedSpan& span, const Chunk& chunk, bool stages_weights) {
   const std::int64_t first = std::max(span.state, chunk.first);
   const std::int64_t last = std::min(span.state + span.count, chunk.first + chunk.count);
@@ -57,7 +56,7 @@ std::int64_t norm_blocks(const Sharing& sharing) {
   return static_cast<std::int64_t>(blocks);
 }
 
-/// Of the partial sums that transfers of gradients, sent as numbers of type `sent`, can leave.
+/// The most partial sums that transfers of gradients, sent as `sent`, can leave.
 std::int64_t max_squares(const model::ParamTable& table, const Sharing& sharing, int ranks, Dtype sent) {
   const parallel::Ownership& o = sharing.ownership;
   const auto blocks = [&](std::int64_t count) { return parallel::Squares::count_of(count * bytes_of(sent)); };
@@ -180,7 +179,7 @@ void Update<Scalar, Grad, Moment, kHasMaster>::launch_by(const Exec& exec, std::
   }
 }
 
-/// The chunk in a slot; of arrays that stay on the device, all.
+/// The chunk in a slot; arrays that stay on the device, whole.
 template <class Scalar, class Grad, class Moment, bool kHasMaster>
 auto Update<Scalar, Grad, Moment, kHasMaster>::arrays_in(const ArrayTensors& t, const memory::Arena<Exec>& arena,
                                                          int slot) -> Arrays {

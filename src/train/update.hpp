@@ -1,5 +1,5 @@
-/// The optimizer's arithmetic: the norm of all gradients, and the update of the elements that this rank owns, on arrays
-/// of certain types. When it runs is optimizer_step.hpp's concern.
+/// The optimizer's arithmetic, by types of arrays: the norm of all gradients, and the update of this rank's elements.
+/// optimizer_step.hpp decides when it runs.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@
 
 namespace tessera::train {
 
-/// What it declares to the layout: room enough for every rank.
+/// The update's tensors, large enough for every rank.
 struct UpdateTensors {
   memory::TensorId blocks;        // UpdateBlock, as int32
   memory::TensorId norm_partial;  // [blocks] fp64: sums of squares
-  bool has_squares;               // norm_partial has room for those that transfers leave
+  bool has_squares;               // norm_partial has room for the transfers' partial sums
 };
 UpdateTensors declare_update(const Basis& basis, bool has_squares, memory::Layout& layout);
 
@@ -39,13 +39,12 @@ class Update {
   Update(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings, int shard,
          const memory::Arena<Exec>& arena);
 
-  /// Enqueues this rank's share of the square norm of all gradients, which are sums over the ranks by then: a pass over
-  /// those that it owns, or the total of the first `squares` partial sums of norm2.partial, where transfers have left
-  /// them (Strategy::squares).
+  /// Enqueues this rank's share of the squared norm of all gradients, once summed over the ranks: from the gradients it
+  /// owns or, if transfers left partial sums (Strategy::squares), from the first `squares` of norm2.partial.
   void norm(const Exec& exec, std::optional<std::int64_t> squares) const;
 
-  /// Enqueues the optimizer over a chunk of the owned elements (offload.hpp), which lies in a slot. If nothing is
-  /// offloaded, chunk 0 is all of them, and slot 0 the arrays themselves.
+  /// Enqueues the optimizer over a chunk of owned elements in slot `slot` (offload.hpp). Without offload, chunk 0 is
+  /// all of them and slot 0 the arrays themselves.
   void launch(const Exec& exec, std::size_t chunk, int slot) const;
 
  private:
@@ -65,7 +64,7 @@ class Update {
   const config::Settings& settings_;
   const kernels::Vector<const Grad, Exec> grads_;
   const std::vector<parallel::Range> owned_gradients_;
-  const double norm_share_;  // of each of the ranks that hold the same part: all of them are added
+  const double norm_share_;  // 1; or, sharded, 1 / ranks that hold the same part: all shares are added
   const kernels::Vector<double, Exec> norm_partial_;
   const optim::StateView<Exec> state_;
   std::vector<Arrays> slots_;

@@ -163,7 +163,7 @@ class Start(RunTest):
         result = self.start_two(stopped=1).wait(60)
         self.assertEqual(result.code, HANG, str(result))
         self.assertRegex(result.err, r"tessera: rank 0: the 2 ranks have not started within 5 s: ")
-        self.assertRegex(result.err, r"tessera: rank 0: ranks that have come to the start on this host: 0\n")
+        self.assertRegex(result.err, r"tessera: rank 0: ranks that have reached the start on this host: 0\n")
         self.assertRegex(result.err, r"tessera: rank 0: ranks not seen: 1; ")
         self.assertRegex(result.err, r"leaves with exit code 7; start again. parallel.timeout_s sets ")
 
@@ -178,8 +178,8 @@ class Start(RunTest):
         end_all(others, signal.SIGCONT)
         result = job.wait(60)
         self.assertEqual(result.code, HANG, str(result))
-        self.assertRegex(result.err, rf"tessera: rank 0: rank 1 has come to the start, and is stopped: process {stopped[0]}\n")
-        self.assertRegex(result.err, r"tessera: rank 0: ranks that have come to the start on this host: 0, 1\n")
+        self.assertRegex(result.err, rf"tessera: rank 0: rank 1 has reached the start, and is stopped: process {stopped[0]}\n")
+        self.assertRegex(result.err, r"tessera: rank 0: ranks that have reached the start on this host: 0, 1\n")
         self.assertNotIn("not seen", result.err)
 
 

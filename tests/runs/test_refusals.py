@@ -120,7 +120,7 @@ class Decks(RunTest):
                     says="parallel.offload_slots = 1000 exceeds the")
         self.refuse(TINY, "parallel.offload_slots=7", says="parallel.offload is \"none\"")
         plan = self.run_deck(TINY, "parallel.offload=optimizer", "parallel.offload_slots=7", "--plan").out
-        self.assertRegex(plan, r"in \d+ chunks of .* at most, of which 7 lie in the device at a time")
+        self.assertRegex(plan, r"in \d+ chunks of .* at most, of which 7 are on the device at a time")
 
     def test_questions_are_answered_without_training(self):
         self.run_deck(TINY, "--check")

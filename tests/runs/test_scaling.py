@@ -171,7 +171,7 @@ class Compare(RunTest):
 
     def test_command_lines_that_ask_for_something_else_are_refused(self):
         run = self.train("run")
-        self.run_deck(TINY, "--compare", run / "run.h5", code=USAGE, says="belongs to --plan")
+        self.run_deck(TINY, "--compare", run / "run.h5", code=USAGE, says="--compare goes with --plan")
         self.run_deck("--plan", "--compare", TINY, code=USAGE, says="takes a run's file")
         self.run_deck("--plan", "--compare", run / "run.h5", "parallel.ranks=4", code=USAGE, says=["parallel.ranks = 4", "1 rank"])
         self.run_deck(SOURCE / "input/bench/step.toml", "--plan", "--compare", run / "run.h5", code=USAGE, says="job.kind")

@@ -19,7 +19,7 @@
 /// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
-/// Limits     hosts: B*H teams are too few for a GPU, which runs backward_by_tile.hpp. Level-1 scratch below 2 GiB:
+/// Limits     hosts: B*H teams are too few for a GPU, which runs register_backward.hpp. Level-1 scratch below 2 GiB:
 ///            Tk*D < 2^28 for fp32.
 #pragma once
 
@@ -40,7 +40,7 @@ constexpr std::size_t flash2_backward_pad_reals(int tile, int width, int D) {
 inline constexpr int kFlash2BackwardTile = 64;
 
 /// Bytes that Kokkos allocates for its scratch: a host runs one team at a time, with both levels in memory. A GPU has
-/// the pads of backward_by_tile.hpp on chip.
+/// the pads of register_backward.hpp on chip.
 template <class Real>
 constexpr std::int64_t flash2_backward_scratch_bytes(const Target& target, std::int64_t Tk, int D) {
   if (!target.is_host) return 0;

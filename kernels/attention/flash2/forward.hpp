@@ -21,8 +21,7 @@
 ///            earlier one of the process.
 /// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead; for
 ///            chosen tiles also if one is no multiple of 16, or the pad is larger than the device's scratch.
-/// Limits     meant for CPUs. GPUs, with smaller tiles, have faster ones: tensor cores in 16 bits, the ladder in
-///            others.
+/// Limits     meant for CPUs. A GPU runs it only in chosen tiles; tensor cores and register_forward.hpp are faster.
 #pragma once
 
 #include "kernels/attention/task.hpp"

@@ -7,9 +7,8 @@
 ///
 ///   l_new = exp(m - m_new) l + sum_j exp(s_ij - m_new)   out_new = exp(m - m_new) out + sum_j exp(s_ij - m_new) v_j
 ///
-/// `kSteps`, 0 to 3: ladder_sizes.hpp. Flash2Forward computes the same in another form: transposed tiles, products
-/// blocked in registers. With three steps this is the forward pass of GPUs where no tensor-core kernel serves the dtype
-/// and the head width.
+/// `kSteps`, 0 to 3: ladder_sizes.hpp. Flash2Forward, on hosts, and RegisterForward, on GPUs, compute the same with
+/// products blocked in registers.
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 1.
 /// Numerics   products of Scalar, sums and exponentials in Accum<Scalar>; only `out` is rounded to Scalar.

@@ -59,15 +59,15 @@ TEST(CommandLine, compare_stands_beside_plan_and_wants_no_deck) {
   const CommandLine other = parse({"a.toml", "train.steps=5", "--compare=run.h5", "--plan"});
   EXPECT_EQ(other.deck, "a.toml");
   EXPECT_THAT(other.overrides, ElementsAre("train.steps=5"));
-  EXPECT_THAT(refused({"a.toml", "--compare", "run.h5"}), HasSubstr("--compare belongs to --plan"));
-  EXPECT_THAT(refused({"a.toml", "--plan", "--check", "--compare", "run.h5"}), HasSubstr("no other question"));
+  EXPECT_THAT(refused({"a.toml", "--compare", "run.h5"}), HasSubstr("--compare goes with --plan"));
+  EXPECT_THAT(refused({"a.toml", "--plan", "--check", "--compare", "run.h5"}), HasSubstr("goes with --plan"));
   EXPECT_THAT(refused({"--plan", "--compare", "a.toml"}), HasSubstr("takes a run's file, not 'a.toml'"));
   EXPECT_THAT(refused({"--plan", "--compare", "train.steps=5", "a.toml"}), HasSubstr("takes a run's file"));
   EXPECT_THAT(refused({"--plan", "--compare"}), HasSubstr("--compare"));
   EXPECT_THAT(refused({"--plan"}), HasSubstr("no deck is named"));
   EXPECT_TRUE(parse({"a.toml", "--plan", "--figures"}).figures);
   for (const char* other : {"--check", "--print", "--show-config", "--compare=run.h5"}) {
-    EXPECT_THAT(refused({"a.toml", "--plan", "--figures", other}), HasSubstr("no other question")) << other;
+    EXPECT_THAT(refused({"a.toml", "--plan", "--figures", other}), HasSubstr("goes with --plan")) << other;
   }
   EXPECT_THAT(refused({"a.toml", "--figures"}), HasSubstr("type --plan --figures"));
 }

@@ -212,7 +212,7 @@ TEST(Shards, of_another_format_than_the_others_are_named) {
           form.write(folder / (other + form.ending), tokens);
         }
         EXPECT_THAT(failure_of([&] { open_tokens((folder / "*").string()); }),
-                    AllOf(HasSubstr((folder / (name + odd.ending)).string()), HasSubstr("that of 2 of the 3 files")))
+                    AllOf(HasSubstr((folder / (name + odd.ending)).string()), HasSubstr("in 2 of the 3 files")))
             << usual.name << " and " << odd.name;
       }
     }

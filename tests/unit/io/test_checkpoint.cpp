@@ -284,7 +284,7 @@ TEST(CheckpointReading, hosts_that_hold_different_checkpoints_under_one_name_are
   thrown = run_ranks(2, [&](const Peers& peers) {
     io::open_checkpoint(peers.rank == 0 ? here / step : there / "checkpoints/step_00000020", peers, "--resume ");
   });
-  EXPECT_THAT(thrown, Each(HasSubstr("another checkpoint there than on rank 0's host")));
+  EXPECT_THAT(thrown, Each(HasSubstr("differs from the checkpoint on rank 0's host")));
 }
 
 // Any damage is found and named before anything is used, on one rank or several, and the previous one is offered.

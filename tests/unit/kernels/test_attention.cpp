@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "kernels/attention/attention.hpp"
-#include "kernels/attention/flash2/backward_by_tile.hpp"
 #include "reference/attention.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
@@ -183,44 +182,6 @@ TYPED_TEST(Attention, matches_reference_for_ragged_shapes_and_both_masks) {
     EXPECT_TRUE(all_close<Scalar>(got.d_q.values(), gradients.d_q, this->closeness(), shape(s.Tq)));
     EXPECT_TRUE(all_close<Scalar>(got.d_k.values(), gradients.d_k, this->closeness(), shape(s.Tk)));
     EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, this->closeness(), shape(s.Tk)));
-  }
-}
-
-template <class Scalar>
-struct BackwardByTile : ::testing::Test {};
-using Scalars = ::testing::Types<double, float, bfloat16, float16>;
-TYPED_TEST_SUITE(BackwardByTile, Scalars, ScalarNames);
-
-/// GPUs run it for the portable flash2, hosts only here.
-TYPED_TEST(BackwardByTile, matches_reference_for_ragged_shapes_and_both_masks) {
-  using Scalar = TypeParam;
-  const double bound = kEpsilon<Scalar> + 8 * kEpsilon<Accum<Scalar>>;
-  const Closeness close{.of_max = bound, .absolute = bound};
-  for (const Shape& s : shapes()) {
-    SCOPED_TRACE(::testing::Message() << s);
-    const Inputs in = inputs<Scalar>(s);
-    const Outcome<Scalar> saved(AttentionKind::flash2, s, in);
-    const Buffer<Scalar> q(in.q), k(in.k), v(in.v), d_out(in.d_out);
-    const auto d_q = Buffer<Scalar>::unwritten(s.queries()), d_k = Buffer<Scalar>::unwritten(s.keys()),
-               d_v = Buffer<Scalar>::unwritten(s.keys());
-    const auto query = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tq, s.D); };
-    const auto key = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tk, s.D); };
-    kernels::Flash2BackwardByTile<Device, Scalar>{{.q = query(q),
-                                                   .k = key(k),
-                                                   .v = key(v),
-                                                   .out = query(saved.out),
-                                                   .lse = saved.lse.head_rows(s.B, s.H, s.Tq),
-                                                   .d_out = query(d_out),
-                                                   .d_q = query(d_q),
-                                                   .d_k = key(d_k),
-                                                   .d_v = key(d_v),
-                                                   .scale = Accum<Scalar>(s.scale()),
-                                                   .causal = s.causal}}
-        .launch(instance());
-    const auto expected = reference::attention_backward(s.plain(), in.q, in.k, in.v, in.d_out);
-    EXPECT_TRUE(all_close<Scalar>(d_q.values(), expected.d_q, close));
-    EXPECT_TRUE(all_close<Scalar>(d_k.values(), expected.d_k, close));
-    EXPECT_TRUE(all_close<Scalar>(d_v.values(), expected.d_v, close));
   }
 }
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "kernels/attention/attention.hpp"
-#include "kernels/attention/flash2/backward_by_tile.hpp"
 #include "kernels/attention/flash2/backward.hpp"
+#include "kernels/attention/flash2/register_tiles.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/rmsnorm.hpp"
 
@@ -61,27 +61,19 @@ TEST(Target, takes_the_fastest_engine_that_it_has_in_each_direction) {
   EXPECT_EQ(fastest(192, gpu_target("89")), std::pair(Engine::mma, Engine::portable));
 }
 
-TEST(Target, takes_the_ladder_forward_on_gpus_without_tensor_cores_for_dtype_and_width) {
-  const auto steps = [](Dtype dtype, int D, const kernels::Target& target) {
-    const kernels::AttentionChoice choice = kernels::fastest_attention(dtype, D, true, target);
-    if (choice.steps != kernels::kNoLadder) {
-      EXPECT_EQ(choice.forward, Engine::portable);
-      EXPECT_LE(kernels::attention_pad_bytes(choice, dtype, D, target), scratch_limit(target));
-    }
-    return choice.steps;
-  };
-  for (const char* capability : {"80", "86", "90a"}) {
-    for (int D = 1; D <= 256; ++D) {
-      EXPECT_EQ(steps(Dtype::fp32, D, gpu_target(capability)), 3) << capability << ", " << D;
-      EXPECT_EQ(steps(Dtype::bf16, D, gpu_target(capability)), D % 8 == 0 ? kernels::kNoLadder : 3) << D;
-    }
-    EXPECT_EQ(steps(Dtype::fp64, 128, gpu_target(capability)), 3) << capability;
-  }
-  EXPECT_EQ(steps(Dtype::fp64, 256, gpu_target("90a")), 3);
-  EXPECT_EQ(steps(Dtype::fp64, 256, gpu_target("86")), kernels::kNoLadder);  // 99 KiB
+TEST(Target, takes_the_portable_kernel_where_no_tensor_core_serves_dtype_and_width) {
   for (const Dtype dtype : {Dtype::fp64, Dtype::fp32, Dtype::bf16}) {
-    EXPECT_EQ(steps(dtype, 64, kHostTarget), kernels::kNoLadder);
-    EXPECT_EQ(steps(dtype, 64, {.is_host = false}), kernels::kNoLadder);  // nobody knows its scratch
+    for (const kernels::Target& target : {kHostTarget, gpu_target("80"), gpu_target("86"), gpu_target("90a")}) {
+      for (int D = 1; D <= 256; ++D) {
+        const kernels::AttentionChoice choice = kernels::fastest_attention(dtype, D, true, target);
+        EXPECT_EQ(choice.steps, kernels::kNoLadder);
+        if (dtype != Dtype::bf16 || D % 8 != 0) {
+          EXPECT_EQ(choice.forward, Engine::portable) << D;
+          EXPECT_EQ(choice.backward, Engine::portable) << D;
+        }
+        EXPECT_LE(kernels::attention_pad_bytes(choice, dtype, D, target), scratch_limit(target)) << D;
+      }
+    }
   }
 }
 
@@ -102,15 +94,22 @@ TEST(Target, workspaces_of_attention_are_those_of_the_contracts_in_every_build) 
   EXPECT_THROW(workspace(Engine::wgmma, 160), std::invalid_argument);
 }
 
-TEST(Target, pads_of_the_backward_pass_by_tile_fit_every_gpu_that_runs_the_code) {
-  for (const auto& [arch, kib] : {std::pair{"80", 99}, {"86", 99}, {"90a", 227}}) {  // code for 80 runs on 86, too
-    const kernels::Target gpu = gpu_target(arch);
+TEST(Target, pads_of_flash2_in_registers_fit_the_gpu_and_48_KiB_where_nobody_knows_it) {
+  using kernels::register_tiles;
+  for (const auto& [gpu, kib] : {std::pair{gpu_target("90a"), 226},
+                                 {gpu_target("80"), 48},
+                                 {gpu_target("86"), 48},
+                                 {kernels::Target{.is_host = false}, 48}}) {
     for (const int bytes : {4, 8}) {
       for (int D = 1; D <= 256; ++D) {
-        const int tile = kernels::flash2_backward_by_tile(gpu, bytes, D), block = kernels::lane_block(gpu, bytes);
-        const std::int64_t reals = kernels::flash2_backward_by_tile_reals(tile, D, kernels::round_up(D, block));
-        EXPECT_LE(bytes * reals, kib * 1024) << arch << " D " << D;
-        EXPECT_GE(tile, block) << arch << " D " << D;
+        const kernels::RegisterSet tiles = register_tiles(gpu, bytes, D);
+        EXPECT_LE(forward_pad_bytes(tiles.forward, bytes), kib * 1024 - 16) << bytes << " D " << D;
+        EXPECT_LE(keys_pad_bytes(tiles.keys, bytes), kib * 1024 - 16) << bytes << " D " << D;
+        EXPECT_LE(queries_pad_bytes(tiles.queries, bytes), kib * 1024 - 16) << bytes << " D " << D;
+        for (const kernels::RegisterTiles& pass : {tiles.forward, tiles.keys, tiles.queries}) {
+          EXPECT_GE(pass.width, D);
+          EXPECT_LE(pass.threads(), 256);
+        }
       }
     }
   }

@@ -46,7 +46,7 @@ TEST_F(StartWatchDeath, names_the_ranks_that_have_come_and_those_that_it_has_not
         sleep_s(60);
       },
       ExitedWithCode(7),
-      "rank 0: the 4 ranks have not started within 0.2 s(.|\n)*have come to the start on this host: 0, 2\n"
+      "rank 0: the 4 ranks have not started within 0.2 s(.|\n)*have reached the start on this host: 0, 2\n"
       ".*ranks not seen: 1, 3; (.|\n)*leaves with exit code 7");
 }
 

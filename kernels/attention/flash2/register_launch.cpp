@@ -1,0 +1,52 @@
+// Checks the tensors of flash2 in registers and finds the kernels of the head width.
+#include "kernels/attention/flash2/register_launch.hpp"
+
+#include "kernels/attention/check.hpp"
+#include "kernels/attention/flash2/register_backward.hpp"
+#include "kernels/attention/flash2/register_forward.hpp"
+#include "kernels/attention/ladder.hpp"
+#include "kernels/core/instantiate.hpp"
+
+namespace tessera::kernels {
+namespace {
+
+/// Calls launch.operator()<kWidth>() with the width that holds D, one of kRegisterWidths.
+template <int kIndex = 0, class Launch>
+void with_width(int D, const Launch& launch) {
+  if constexpr (kIndex < static_cast<int>(std::size(kRegisterWidths))) {
+    constexpr int kWidth = kRegisterWidths[kIndex];
+    if (D <= kWidth) return launch.template operator()<kWidth>();
+    with_width<kIndex + 1>(D, launch);
+  }
+}
+
+template <class... Heads>
+bool all_fit_packets(const Heads&... heads) {
+  return (... && ladder::rows_fit_packets(heads));
+}
+
+}  // namespace
+
+template <class Exec, class Scalar>
+void RegisterForward<Exec, Scalar>::launch(const Exec& exec) const {
+  detail::require_forward_tensors("flash2 forward", task, kMaxHead);
+  const bool fits = all_fit_packets(task.q, task.k, task.v, task.out);
+  with_width(task.q.extent_int(3),
+             [&]<int kWidth>() { launch_register_forward<Exec, Scalar, kWidth>(exec, task, fits); });
+}
+
+template <class Exec, class Scalar>
+void RegisterBackward<Exec, Scalar>::launch(const Exec& exec) const {
+  detail::require_backward_tensors("flash2 backward", task, kMaxHead);
+  const bool fits = all_fit_packets(task.q, task.k, task.v, task.out, task.d_out, task.d_q, task.d_k, task.d_v);
+  with_width(task.q.extent_int(3),
+             [&]<int kWidth>() { launch_register_backward<Exec, Scalar, kWidth>(exec, task, fits); });
+}
+
+#define TESSERA_INSTANTIATE(Exec, Scalar)        \
+  template struct RegisterForward<Exec, Scalar>; \
+  template struct RegisterBackward<Exec, Scalar>;
+TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
+#undef TESSERA_INSTANTIATE
+
+}  // namespace tessera::kernels
