@@ -166,7 +166,7 @@ class Resume(RunTest):
                 make()
                 for how in (("--resume", "auto"), ("job.overwrite=true",), ()):
                     self.run_deck(TINY, f"job.directory={directory}", "train.steps=20", *how, code=FILES,
-                                  says=[f"latest: it is {kind}", "Move it away"])
+                                  says=[f"latest: it is {kind}", "Move it: "])
                 latest.rmdir() if kind == "a folder" else latest.unlink()
                 latest.write_text("step_00000010\n")
         latest.unlink()
