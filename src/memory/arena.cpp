@@ -105,7 +105,7 @@ void require_host_memory(const Layout& layout, int ranks_on_host, const std::str
   if (rank_bytes <= available) return;
   throw Failure(
       Exit::out_of_memory,
-      fmt::format("this deck needs {} of memory on this host ({} x {}), and {} are available beside the {} per "
+      fmt::format("this deck needs {} of memory on this host ({} x {}), but {} are available beside the {} per "
                   "rank that are left to MPI, BLAS and HDF5\n{}{}",
                   readable_bytes(rank_bytes * ranks_on_host), counted(ranks_on_host, "rank"),
                   readable_bytes(rank_bytes), readable_bytes(static_cast<double>(available) * ranks_on_host),

@@ -79,12 +79,12 @@ constexpr int register_width(int D) {
 
 namespace detail {
 
-/// For fp32 and 16 bits, whose numbers are fp32 in the pad. Measured on an H200: T 4096, causal, B 4, H 16.
+/// For fp32 and 16 bits, whose numbers are fp32 in the pad. The fastest tried on an H200: T 4096, causal, B 4, H 16.
 inline constexpr RegisterSet kLargeSets[] = {
     {{32, 16, 8, 8, 8, 2, false, 1}, {32, 16, 8, 8, 4, 2, true}, {32, 16, 8, 8, 4, 2}},
-    {{64, 16, 16, 8, 8}, {64, 16, 8, 8, 4, 2, true}, {64, 16, 8, 8, 4, 2}},
+    {{64, 16, 8, 8, 8, 2}, {64, 8, 16, 8, 4, 2}, {64, 16, 16, 8, 4}},
     {{96, 16, 8, 8, 4, 2, false, 1}, {96, 16, 8, 4, 4, 2, true}, {96, 16, 8, 4, 4, 2}},
-    {{128, 16, 16, 8, 4}, {128, 16, 8, 4, 4, 2, true}, {128, 8, 16, 8, 4, 1, true}},
+    {{128, 16, 16, 8, 8, 1, true}, {128, 16, 16, 4, 4}, {128, 16, 16, 8, 4, 1, true}},
     {{192, 16, 16, 8, 2, 1, true}, {192, 16, 16, 4, 1, 1, true}, {192, 16, 16, 4, 2, 1, true}},
     {{256, 16, 16, 8, 2, 1, true}, {256, 8, 16, 4, 2, 1, true}, {256, 8, 16, 4, 4, 1, true}},
 };

@@ -16,10 +16,8 @@ namespace fs = std::filesystem;
 
 std::set<fs::path> shipped_decks() {
   std::set<fs::path> decks;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / "input")) {
-    const bool is_result = entry.path().filename() == "results.toml";  // of a published run
-    if (entry.path().extension() == ".toml" && !is_result) decks.insert(entry.path());
-  }
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / "input"))
+    if (entry.path().extension() == ".toml" && entry.path().filename() != "results.toml") decks.insert(entry.path());
   return decks;
 }
 

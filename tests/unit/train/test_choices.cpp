@@ -54,11 +54,11 @@ TEST(ChooseAttention, takes_the_fastest_of_this_build_where_the_deck_leaves_it_o
   }
 }
 
-TEST(ChooseAttention, is_forward_on_the_ladder_where_a_gpu_has_no_tensor_cores_for_it) {
+TEST(ChooseAttention, is_the_portable_kernel_where_there_are_no_tensor_cores_for_it) {
   for (const Machine& gpu : {kA100, kH100, kH200}) {
-    EXPECT_EQ(chosen({}, Dtype::fp32, gpu), "flash2 (3 steps, backward portable)") << gpu.build;
-    EXPECT_EQ(chosen({}, Dtype::fp32, gpu, 256), "flash2 (3 steps, backward portable)");
-    EXPECT_EQ(chosen({}, Dtype::bf16, gpu, 13), "flash2 (3 steps, backward portable)");
+    EXPECT_EQ(chosen({}, Dtype::fp32, gpu), "flash2 (portable)") << gpu.build;
+    EXPECT_EQ(chosen({}, Dtype::fp32, gpu, 256), "flash2 (portable)");
+    EXPECT_EQ(chosen({}, Dtype::bf16, gpu, 13), "flash2 (portable)");
     EXPECT_EQ(chosen({}, Dtype::bf16, gpu), gpu.target.has_wgmma ? "flash2 (wgmma)" : "flash2 (mma)");
   }
   EXPECT_EQ(chosen({}, Dtype::fp32, kCpu), "flash2 (portable)");
@@ -95,7 +95,8 @@ TEST(ChooseAttention, takes_the_steps_and_tiles_of_the_deck) {
 }
 
 TEST(ChooseAttention, names_the_version_of_the_forward_pass_in_tables) {
-  EXPECT_EQ(forward_text(choose_attention({}, Dtype::fp32, 64, kH200)), "3 steps");
+  EXPECT_EQ(forward_text(choose_attention({.kernel = AttentionKernel::flash2_3}, Dtype::fp32, 64, kH200)), "3 steps");
+  EXPECT_EQ(forward_text(choose_attention({}, Dtype::fp32, 64, kH200)), "portable");
   EXPECT_EQ(forward_text(choose_attention({}, Dtype::bf16, 64, kH200)), "wgmma");
   EXPECT_EQ(forward_text(choose_attention({}, Dtype::fp32, 64, kCpu)), "portable");
 }
@@ -103,6 +104,7 @@ TEST(ChooseAttention, names_the_version_of_the_forward_pass_in_tables) {
 TEST(ChooseAttention, on_the_ladder_takes_as_much_memory_as_the_portable_kernel) {
   config::Settings deck = test::gpu_deck("small");
   deck.precision = {};  // fp32
+  deck.attention.kernel = AttentionKernel::flash2_3;
   const Plan on_ladder = plan_training(deck, Dtype::fp32, 1, kH200);
   EXPECT_EQ(describe(on_ladder.options.attention), "flash2 (3 steps, backward portable)");
   deck.attention.kernel = AttentionKernel::flash2;
