@@ -242,14 +242,14 @@ BenchResult::BenchResult(const Context& context, std::function<void(io::h5::File
 
 void BenchResult::add(std::vector<BenchTable::Cell> row) {
   table_.add(std::move(row));
-  if (table_.rows() == 1) {
-    io::answer(fmt::format("{}, {}\n{}\n", build_info::summary(), device_text(), table_.header()));
-  }
-  io::answer(fmt::format("{}\n", table_.line(table_.rows() - 1)));
   replace_file(part_path(path_), [this](io::h5::File& file) {
     table_.write(file, context_);
     if (more_) more_(file);
   });
+  if (table_.rows() == 1) {
+    io::answer(fmt::format("{}, {}\n{}\n", build_info::summary(), device_text(), table_.header()));
+  }
+  io::answer(fmt::format("{}\n", table_.line(table_.rows() - 1)));
 }
 
 void BenchResult::publish() const { publish_part(context_, path_); }

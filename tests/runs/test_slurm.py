@@ -122,7 +122,7 @@ class Ends(Cluster):
         for launcher in ("srun", "mpirun"):
             with self.subTest(launcher=launcher):
                 job = self.submit(*UNUSABLE, "-N", 2, "-n", 2, "--requeue", "--launcher", launcher, name=launcher)
-                self.assertIn("are not usable", self.finish(job, NUMBERS, name=launcher))
+                self.assertIn("are unusable", self.finish(job, NUMBERS, name=launcher))
                 self.assertEqual(self.shown(job, "Restarts"), "0")
 
     def test_without_a_requeue_a_stop_is_the_jobs_code(self):
