@@ -4,6 +4,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
 STOPPED = 75  # the exit code of what was asked to stop and can go on
 
 
@@ -13,6 +14,14 @@ class Refusal(Exception):
     def __init__(self, code, words):
         super().__init__(words)
         self.code = code
+
+
+def program_of(preset):
+    """The path of a preset's program, or of the one that TESSERA_PROGRAM names."""
+    path = os.environ.get("TESSERA_PROGRAM") or str(ROOT / "build" / preset / "tessera")
+    if not os.access(path, os.X_OK):
+        raise Refusal(3, f"there is no program {path}; scripts/build {preset} makes build/{preset}/tessera")
+    return path
 
 
 def deck_name(deck):
@@ -41,3 +50,10 @@ def run_handing_on(command, **streams):
         for number, handler in before.items():
             signal.signal(number, handler)
     return child.returncode, errors, came[0] if came else None
+
+
+def run_on_ranks(room, ranks, preset, *words, **streams):
+    """A program and its words on so many ranks, where `room` (places.py) has them: what run_handing_on gives."""
+    launcher, environment = room.launcher(ranks)
+    command = [str(ROOT / "scripts/run"), "-n", str(ranks), "--quiet", "--preset", preset, *launcher, *words]
+    return run_handing_on(command, env=environment, **streams)

@@ -1,17 +1,13 @@
 """Starts the launches of an experiment."""
-import os
 import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import plotting
-from launching import STOPPED, Refusal, run_handing_on
+from launching import STOPPED, Refusal, program_of, run_on_ranks
 from places import places
 from results import FINISHED, OUT_OF_MEMORY
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def note(words):
@@ -20,10 +16,7 @@ def note(words):
 
 class Program:
     def __init__(self, preset):
-        self.path = os.environ.get("TESSERA_PROGRAM") or str(ROOT / "build" / preset / "tessera")
-        if not os.access(self.path, os.X_OK):
-            raise Refusal(3, f"there is no program {self.path}; scripts/build {preset} makes build/{preset}/tessera")
-        self.preset = preset
+        self.path, self.preset = program_of(preset), preset
         self.figures = tomllib.loads(self.ask("--show-config", "--figures"))
         self.uses_gpus = self.figures["gpu_code"] != ""
 
@@ -35,9 +28,7 @@ class Program:
 
     def run(self, room, ranks, deck, *words):
         """The exit code; what the program says goes to standard error. Signals that ask to stop are handed on."""
-        launcher, environment = room.launcher(ranks)
-        command = [str(ROOT / "scripts/run"), "-n", str(ranks), "--quiet", "--preset", self.preset, *launcher, self.path, str(deck), *words]
-        code, _, signal_name = run_handing_on(command, stdout=sys.stderr, env=environment)
+        code, _, signal_name = run_on_ranks(room, ranks, self.preset, self.path, str(deck), *words, stdout=sys.stderr)
         if signal_name:
             raise Refusal(STOPPED, f"stopped by {signal_name}: the same command goes on after the rows that have run")
         return code
