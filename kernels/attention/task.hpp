@@ -3,6 +3,7 @@
 /// An implementation's struct holds one of these and its own operands.
 #pragma once
 
+#include "kernels/core/round_up.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
@@ -36,6 +37,29 @@ struct BackwardTask {
 /// Of `keys` keys those that a query sees whose last one is number `last`, if it is causal; all otherwise.
 KOKKOS_FORCEINLINE_FUNCTION int keys_seen(bool causal, int last, int keys) {
   return !causal || last >= keys ? keys : (last < 0 ? 0 : last + 1);
+}
+
+/// The queries of one (b,h) that a team of flash2 owns, and the keys that they see.
+struct QueryTile {
+  int b, h;
+  int first, queries;  // the tile's first query, and how many it has
+  int diagonal;        // Tk - Tq; causal: query i sees keys j <= i + diagonal
+  int all_keys;        // that the last query sees
+};
+
+/// The tile of team `team`, one of ceil(Tq / rows) for each (b,h). The tiles whose queries see most keys come first.
+template <class Task>
+KOKKOS_FORCEINLINE_FUNCTION QueryTile query_tile_of(const Task& task, int team, int rows) {
+  const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2);
+  const int tiles = ceil_div(Tq, rows);
+  QueryTile tile;
+  tile.first = (tiles - 1 - team % tiles) * rows;
+  tile.h = team / tiles % task.q.extent_int(1);
+  tile.b = team / tiles / task.q.extent_int(1);
+  tile.queries = Tq - tile.first < rows ? Tq - tile.first : rows;
+  tile.diagonal = Tk - Tq;
+  tile.all_keys = keys_seen(task.causal, tile.first + tile.queries - 1 + tile.diagonal, Tk);
+  return tile;
 }
 
 }  // namespace tessera::kernels

@@ -38,17 +38,10 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar, Tiles>::operator()(const Member
   using Product = TileProduct<Exec, Real>;
   constexpr int kLanes = Product::kLaneBlock;
   const int query_tile = this->query_tile(), key_tile = this->key_tile(), most_lanes = round_up(query_tile, kLanes);
-  const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-  const int tiles = ceil_div(Tq, query_tile);
-  const int tile = tiles - 1 - team.league_rank() % tiles;  // longest rows first
-  const int h = team.league_rank() / tiles % task.q.extent_int(1);
-  const int b = team.league_rank() / tiles / task.q.extent_int(1);
-  const int first_query = tile * query_tile;
-  const int queries = Tq - first_query < query_tile ? Tq - first_query : query_tile;
-  const int lanes = round_up(queries, kLanes);
-  const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
-  const int last_key = first_query + queries - 1 + diagonal;
-  const int all_keys = keys_seen(task.causal, last_key, Tk);
+  const int D = task.q.extent_int(3);
+  const QueryTile tile = query_tile_of(task, team.league_rank(), query_tile);
+  const int b = tile.b, h = tile.h, first_query = tile.first, queries = tile.queries, all_keys = tile.all_keys;
+  const int diagonal = tile.diagonal, lanes = round_up(queries, kLanes);
 
   Real* pad = static_cast<Real*>(
       team.team_scratch(0).get_shmem(sizeof(Real) * flash2_forward_pad_reals(most_lanes, key_tile, D)));

@@ -35,14 +35,10 @@ void Flash2Ladder<Exec, Scalar, kSteps>::launch(const Exec& exec) const {
 template <class Exec, class Scalar, int kSteps>
 KOKKOS_FUNCTION void Flash2Ladder<Exec, Scalar, kSteps>::operator()(const Member& team) const {
   using Steps = ladder::Steps<Scalar, kSteps>;
-  const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-  const int tiles = ceil_div(Tq, query_tile);
-  const int first = (tiles - 1 - team.league_rank() % tiles) * query_tile;  // longest rows first
-  const int h = team.league_rank() / tiles % task.q.extent_int(1);
-  const int b = team.league_rank() / tiles / task.q.extent_int(1);
-  const int queries = Tq - first < query_tile ? Tq - first : query_tile;
-  const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
-  const int all_keys = keys_seen(task.causal, first + queries - 1 + diagonal, Tk);
+  const int D = task.q.extent_int(3);
+  const QueryTile tile = query_tile_of(task, team.league_rank(), query_tile);
+  const int b = tile.b, h = tile.h, first = tile.first, queries = tile.queries, all_keys = tile.all_keys;
+  const int diagonal = tile.diagonal;
 
   const ladder::Pads at = Steps::pads(query_tile, key_tile, D);
   Real* scores = static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(at.bytes(), ladder::kPacketBytes));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <numbers>
 
 #include "kernels/attention/flash2/register_backward.hpp"
 #include "kernels/attention/flash2/rows_in_flight.hpp"
@@ -21,7 +22,7 @@ struct RegisterBackwardTeam {
 
   static constexpr int kKeysPadBytes = keys_pad_bytes(kKeysTiles, sizeof(Real));
   static constexpr int kQueriesPadBytes = queries_pad_bytes(kQueriesTiles, sizeof(Real));
-  static constexpr Real kLog2E = 1.442695040888963407359924681, kLn2 = 0.693147180559945309417232121;
+  static constexpr Real kLog2E = std::numbers::log2e_v<Real>, kLn2 = std::numbers::ln2_v<Real>;
 
   struct Keys {
     static constexpr int kThreads = kKeysTiles.threads(), kTeams = kKeysTiles.teams, kRowTile = kKeysTiles.row_tile();
@@ -187,15 +188,10 @@ struct RegisterBackwardTeam {
     static_assert(kPacks * kQueriesTiles.across * kPack == kWidth && kKeyTile % 4 == 0);
     constexpr int kPitch = row_pitch(kWidth, sizeof(Real)), kPitchT = transposed_pitch(kQueryTile, sizeof(Real));
 
-    const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-    const int depth = round_up(D, kPack);
-    const int tiles = ceil_div(Tq, kQueryTile);
-    const int first = (tiles - 1 - team.league_rank() % tiles) * kQueryTile;  // longest rows first
-    const int h = team.league_rank() / tiles % task.q.extent_int(1);
-    const int b = team.league_rank() / tiles / task.q.extent_int(1);
-    const int queries = Tq - first < kQueryTile ? Tq - first : kQueryTile;
-    const int diagonal = Tk - Tq;
-    const int all_keys = keys_seen(task.causal, first + queries - 1 + diagonal, Tk);
+    const int D = task.q.extent_int(3), depth = round_up(D, kPack);
+    const QueryTile tile = query_tile_of(task, team.league_rank(), kQueryTile);
+    const int b = tile.b, h = tile.h, first = tile.first, queries = tile.queries, all_keys = tile.all_keys;
+    const int diagonal = tile.diagonal;
     const int rank = team.team_rank();
     const Tiles own(rank);
 

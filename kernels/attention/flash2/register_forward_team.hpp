@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <numbers>
 
 #include "kernels/attention/flash2/register_forward.hpp"
 #include "kernels/attention/flash2/rows_in_flight.hpp"
@@ -20,7 +21,7 @@ struct RegisterForwardTeam {
   bool fits_packets;  // rows start and end at multiples of 16 bytes
 
   static constexpr int kPadBytes = forward_pad_bytes(kTiles, sizeof(Real));
-  static constexpr Real kLog2E = 1.442695040888963407359924681, kLn2 = 0.693147180559945309417232121;
+  static constexpr Real kLog2E = std::numbers::log2e_v<Real>, kLn2 = std::numbers::ln2_v<Real>;
 
   using Policy = Kokkos::TeamPolicy<Exec, Kokkos::LaunchBounds<kTiles.threads(), kTiles.teams>>;
   using Member = typename Policy::member_type;
@@ -52,15 +53,10 @@ struct RegisterForwardTeam {
     static_assert(kPacks * kAcross * kPack == kWidth && kKeyTile % 4 == 0);
     constexpr int kPitch = row_pitch(kWidth, sizeof(Real)), kPitchT = transposed_pitch(kQueryTile, sizeof(Real));
 
-    const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-    const int depth = round_up(D, kPack);
-    const int tiles = ceil_div(Tq, kQueryTile);
-    const int first = (tiles - 1 - team.league_rank() % tiles) * kQueryTile;
-    const int h = team.league_rank() / tiles % task.q.extent_int(1);
-    const int b = team.league_rank() / tiles / task.q.extent_int(1);
-    const int queries = Tq - first < kQueryTile ? Tq - first : kQueryTile;
-    const int diagonal = Tk - Tq;
-    const int all_keys = keys_seen(task.causal, first + queries - 1 + diagonal, Tk);
+    const int D = task.q.extent_int(3), depth = round_up(D, kPack);
+    const QueryTile tile = query_tile_of(task, team.league_rank(), kQueryTile);
+    const int b = tile.b, h = tile.h, first = tile.first, queries = tile.queries, all_keys = tile.all_keys;
+    const int diagonal = tile.diagonal;
     const int rank = team.team_rank();
     const Tiles own(rank);
 
