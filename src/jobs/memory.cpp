@@ -173,7 +173,7 @@ void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, doub
   if (pinned <= available_bytes) return;
   throw Failure(
       Exit::out_of_memory,
-      fmt::format("this deck pins {} of the memory of {} for {}, but {} are available there, the limits of its control "
+      fmt::format("this deck pins {} of the memory of {} for {}, and {} are available there, the limits of its control "
                   "groups included: ask the scheduler for more, use more hosts, or keep more on the GPUs "
                   "(parallel.offload = \"optimizer\" instead of \"parameters\", or \"none\" with parallel.shard = "
                   "\"optimizer\")\n{}",
