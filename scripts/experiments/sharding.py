@@ -5,10 +5,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from plotting import BLUE, ORANGE, SKY, VERMILION, byte_unit
 
-from experiments.launch import ROOT
 from experiments.parts import legend_above
 from experiments.table import spread
-from launching import Refusal
+from launching import ROOT, Refusal
 
 STAGES = {"none": "replicated", "optimizer": "ZeRO-1", "gradients": "ZeRO-2", "parameters": "ZeRO-3"}
 MOMENTS = {"initial_mib": ("after initialisation", SKY), "before_update_mib": ("before the update", BLUE), "in_update_mib": ("in the update", ORANGE)}
