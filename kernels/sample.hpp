@@ -6,8 +6,8 @@
 ///
 /// Temperature 0 takes the largest logit. Of equal logits the lower index counts as larger. A team per sequence reads
 /// its row a few times, from the cache: nothing is sorted, and nothing leaves the device. The k-th largest logit is
-/// found by bisection over the bits of the numbers, counting those that are not below; where a position in the row is
-/// sought, at which a running sum exceeds a target, the row is cut into kSegments parts, and the part in question
+/// found by bisection over the bits of the numbers, counting the logits that are not smaller. To find where a running
+/// sum exceeds a target, the row is cut into kSegments parts, and the part where it happens is cut into parts
 /// again.
 ///
 /// Source     inverse transform sampling; top-k: Fan, Lewis & Dauphin 2018, arXiv:1805.04833.
@@ -19,7 +19,7 @@
 /// Cost       reads V logits about 3 times, with top_k 10 to 25 times.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, V is 0, or the temperature or top_k is negative.
-/// Limits     a NaN among the logits gives some token of the vocabulary, which one is not said.
+/// Limits     with a NaN among the logits, the token is in the vocabulary, but otherwise unspecified.
 #pragma once
 
 #include "kernels/core/packet.hpp"

@@ -16,9 +16,9 @@ inline constexpr bool kHasNccl = true;
 inline constexpr bool kHasNccl = false;
 #endif
 
-/// For all ranks, each on its GPU, in builds with NCCL: its ring, or copy engines if all ranks are on one host and
-/// reach each other's memory; the ring then still carries broadcasts and groups, and detects lost ranks. Collective;
-/// otherwise as make_nccl_collectives() (parallel/collectives/nccl.hpp).
+/// For all ranks, each with its own GPU, in builds with NCCL: copy engines if all ranks are on one host and can access
+/// each other's memory, else NCCL's ring. Beside copy engines, the ring still carries broadcasts and groups and detects
+/// lost ranks. Collective; create and destroy it as make_nccl_collectives() says (parallel/collectives/nccl.hpp).
 /// Throws  EnvironmentError if the ranks cannot be connected, or not by the requested method.
 std::unique_ptr<Collectives> make_gpu_collectives(const World& world, TransferMethod method);
 

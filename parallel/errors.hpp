@@ -29,7 +29,7 @@ class LossError final : public Error {
   using Error::Error;
 };
 
-/// The end of a message about it: what to do.
+/// Ends the message of a LossError: what to do.
 inline constexpr char kAfterLoss[] = "; resume from the last checkpoint (--resume auto)";
 
 /// The exit code of a rank that leaves the others, and the cause in words.

@@ -21,7 +21,7 @@ namespace tessera::parallel {
 
 class Collectives;
 
-/// Factor on the watchdog's limit for waits on another rank's files.
+/// Multiplies the watchdog's limit while ranks wait for another rank's files.
 inline constexpr double kPatience = 10;
 
 class World {
@@ -47,7 +47,7 @@ class World {
   int device_count() const { return count_devices(places_); }    // distinct devices of all ranks; 0 on CPUs
   int ranks_on_device() const { return count_ranks_on_device(places_, places_[rank_]); }
 
-  /// Those in use; by default MPI's.
+  /// The collectives in use; by default MPI's.
   Collectives& collectives() { return in_use_ ? *in_use_ : *mpi_; }
   void use(std::unique_ptr<Collectives> collectives);  // null: MPI's again
 
@@ -107,7 +107,7 @@ class World {
   // Small values, collective, blocking.
   bool any(bool mine) const;
   int max(int mine) const;
-  std::vector<double> sum(std::vector<double> mine) const;  // element by element, like the next
+  std::vector<double> sum(std::vector<double> mine) const;  // element by element, as max() below
   std::vector<double> max(std::vector<double> mine) const;
   std::vector<std::string> all_gather(const std::string& mine) const;
   std::string broadcast(std::string from_root) const;

@@ -1,7 +1,7 @@
 /// What a team of an attention kernel does with its tiles, on each step of the ladder (ladder_sizes.hpp).
 ///
-/// FlashAttention-1 and -2 are made of these pieces: they differ in which tiles are walked in which order, and in where
-/// the output and the running maximum and sum of a row wait meanwhile. Each step is one `if constexpr` here. All
+/// FlashAttention-1 and -2 are made of these pieces. They differ in the order in which they walk the tiles, and in
+/// where they keep a row's output and its running maximum and sum meanwhile. Each step is one `if constexpr` here. All
 /// functions are called by the whole team and end without a barrier.
 #pragma once
 
@@ -26,7 +26,7 @@ bool rows_fit_packets(const Heads& heads) {
 }
 
 /// 16 bytes of neighbouring elements, aligned to 16. A host copies them as bytes: there a packet of 16-bit numbers is
-/// an array of words, which the compiler would take for other memory than the numbers.
+/// an array of words, which by the aliasing rules may not be used to access the numbers.
 template <class Scalar>
 using WidePacket = Packet<Scalar, kPacketBytes / static_cast<int>(sizeof(Scalar))>;
 

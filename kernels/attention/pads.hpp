@@ -33,8 +33,8 @@ KOKKOS_INLINE_FUNCTION void stage_transposed(const Member& team, const Scalar* r
   });
 }
 
-/// Of queries first .. first + count - 1, what backward needs: top, their lse, +inf where one sees no key, so that
-/// every exponential is 0; delta_i = d_out_i . out_i. Lanes count .. lanes-1 see no key. Ends without a barrier.
+/// What backward needs of queries first .. first + count - 1: top, their lse (+inf if a query sees no key, so that its
+/// exponentials are 0), and delta_i = d_out_i . out_i. Lanes count .. lanes-1 see no key. Ends without a barrier.
 template <class Member, class Exec, class Scalar>
 KOKKOS_INLINE_FUNCTION void stage_row_sums(const Member& team, const BackwardTask<Exec, Scalar>& task, int b, int h,
                                            int first, int count, int lanes, Accum<Scalar>* top, Accum<Scalar>* delta) {

@@ -34,7 +34,7 @@ struct BackwardTask {
   bool causal;                              // as in the forward pass
 };
 
-/// Of `keys` keys those that a query sees whose last one is number `last`, if it is causal; all otherwise.
+/// How many of `keys` keys a query sees: if causal, those up to number `last`; else all.
 KOKKOS_FORCEINLINE_FUNCTION int keys_seen(bool causal, int last, int keys) {
   return !causal || last >= keys ? keys : (last < 0 ? 0 : last + 1);
 }

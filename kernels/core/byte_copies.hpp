@@ -13,8 +13,8 @@ namespace tessera::kernels {
 void clear_bytes(const Device& exec, void* array, std::size_t bytes);
 
 /// Copies within the device's memory: on a GPU by a kernel of short blocks if addresses and size are multiples of 16
-/// bytes, else by CUDA. Beside kernels of higher priority the short blocks fill what these leave idle; CUDA's copies
-/// take multiprocessors, too, and for longer.
+/// bytes, else by CUDA. Next to kernels of higher priority, the short blocks fill idle SMs; CUDA's copies occupy SMs,
+/// too, and for longer.
 /// Async  returns after enqueue on `exec`; may be captured in a graph.
 /// Limits  the arrays must not overlap.
 void copy_bytes(const Device& exec, const void* from, void* to, std::size_t bytes);

@@ -27,7 +27,7 @@ inline constexpr AttentionRate kAttentionOfH200[] = {
     {false, 128, 4096, 356, 284}, {false, 256, 4096, 279, 222},
 };
 
-/// Of an H100 there is one figure, of both passes together: 16 heads, 3.74 ms (2026-11-21).
+/// An H100 has one figure, for both passes together: 16 heads, 3.74 ms (2026-11-21).
 inline constexpr double kBothOfH100 = 1e-12 * 3.5 * 2 * 16 * 16384.0 * 16384.0 * 64 / 3.74e-3;
 inline constexpr AttentionRate kAttentionOfH100[] = {{true, 64, 16384, kBothOfH100, kBothOfH100}};
 

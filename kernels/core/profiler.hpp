@@ -3,10 +3,10 @@
 ///   const kernels::ProfilerRanges ranges(kernels::listening_profiler<kernels::Device>());
 ///   const Kokkos::ScopeGuard kokkos(argc, argv);
 ///
-/// Kernels    come through Kokkos' profiling callbacks, which are set only where there is a sink: elsewhere launches
-///            cost what they cost. A callback that was set before is still called.
-/// Fences     none: Kokkos fences before it calls a tool, unless that is set before Kokkos starts and declines it, as
-///            this does. A graph could not be recorded otherwise.
+/// Kernels    come through Kokkos' profiling callbacks, which are set only if there is a sink: otherwise launches
+///            cost nothing extra. A callback that was set before is still called.
+/// Fences     none: Kokkos fences before it calls a tool, unless the tool is set before Kokkos starts and declines
+///            fences, as this one does. Otherwise no graph could be recorded.
 /// Limits     a tool of KOKKOS_TOOLS_LIBS takes the callbacks when Kokkos starts: kernels have no ranges then.
 #pragma once
 

@@ -16,9 +16,9 @@
 
 namespace tessera::kernels {
 
-/// Of launches that are ready, those of raised instances get multiprocessors before those of lowest ones and of Kokkos'
-/// own instances; only streams of the highest priority (kernels/cuda/stream.hpp) go first. Blocks that run already are
-/// not interrupted.
+/// When several launches are ready, those of raised instances get SMs before those of lowest instances and of Kokkos'
+/// own; only streams of the highest priority (kernels/cuda/stream.hpp) come before them. Running blocks are not
+/// interrupted.
 enum class StreamPriority { lowest, raised };
 
 /// An instance whose work runs concurrently with that of others.

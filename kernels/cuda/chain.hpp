@@ -1,5 +1,5 @@
-/// Chained launches: a kernel starts while the one before it still runs, and waits before it touches what that one
-/// does.
+/// Chained launches: a kernel starts while its predecessor still runs, and waits before it touches what that one reads
+/// or writes.
 ///
 ///   let_successor_start();      // the next kernel's teams may take the places that this one's leave free
 ///   ... loads of what no kernel of the chain writes: weights ...
@@ -9,9 +9,9 @@
 /// Launches are chained only by a graph whose edges say so (train/graph.hpp). In any other launch the kernel before has
 /// ended when this one starts, and both calls do nothing; so they do on GPUs before sm_90, and on hosts.
 ///
-/// A wait covers the predecessor alone. That it covers all kernels before holds where each of them waits, too: every
-/// lane that touches memory that another kernel of the chain writes or reads afterwards, before it does, and in every
-/// kernel at least one lane, so that none can end before its predecessor.
+/// A wait covers only the predecessor. It covers all earlier kernels if each of them waits as well: every lane before
+/// it touches memory that another kernel of the chain writes, or reads afterwards; and in every kernel at least one
+/// lane, so that none can end before its predecessor.
 ///
 /// Source  PTX ISA: griddepcontrol.
 #pragma once

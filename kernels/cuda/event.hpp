@@ -37,7 +37,7 @@ class Event {
     return true;
   }
 
-  /// Of two events that have been reached.
+  /// Both events must have been reached.
   float milliseconds_since(const Event& earlier) const {
     float milliseconds = 0;
     CUDA_CHECK(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));

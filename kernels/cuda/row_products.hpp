@@ -9,7 +9,7 @@
 ///   sums[2], sums[3]   of row g + 8 of w with the same
 ///
 /// The instruction takes its 16 columns in another order than memory has them; h comes in the same order as w, and a
-/// sum does not ask for more. All lanes of the thread take part.
+/// sum needs no more. All lanes of the thread take part.
 ///
 /// Numerics   products of Scalar, sums in float.
 /// Limits     bfloat16 and float16, on GPUs, threads of 32 lanes: kernels that call it are not built for anything else.

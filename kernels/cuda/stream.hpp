@@ -11,21 +11,21 @@
 
 namespace tessera::kernels::cuda {
 
-/// That of streams whose blocks are scheduled before those of all others.
+/// The priority of streams whose blocks are scheduled before those of all others.
 inline int highest_priority() {
   int lowest = 0, highest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   return highest;
 }
 
-/// That of streams made without one, Kokkos' included.
+/// The priority of streams made without one, Kokkos' included.
 inline int lowest_priority() {
   int lowest = 0, highest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   return lowest;
 }
 
-/// The one above: smaller numbers go first.
+/// One above the lowest; smaller numbers go first.
 inline int raised_priority() { return std::max(lowest_priority() - 1, highest_priority()); }
 
 class Stream {

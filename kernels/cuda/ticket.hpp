@@ -1,9 +1,9 @@
 /// Tickets: counters in global memory by which blocks of a launch take turns.
 ///
 /// A block waits until the counter has reached its number, does its part, and increments the counter. A block must
-/// start after those that it waits for, else a full GPU deadlocks: either blocks take their numbers from a counter as
-/// they start, or it is relied on that blocks start in the order of their indices. GPUs do so, though CUDA does not
-/// promise it.
+/// start after those that it waits for, else a full GPU deadlocks. So blocks either take their numbers from a counter
+/// when they start, or a kernel relies on blocks starting in the order of their indices: GPUs do so, though CUDA does
+/// not promise it.
 ///
 /// Source  PTX ISA: ld.acquire, red.release (memory consistency model).
 #pragma once
@@ -19,10 +19,10 @@ TESSERA_DEVICE std::int32_t read_ticket(const std::int32_t* ticket) {
   return value;
 }
 
-/// The counter, read early and without ordering, overlapped with other work: whether a wait will be needed. Where none
-/// is, additions in memory that come after it in program order, and only if it has the value, follow what the earlier
-/// holders added: a GPU performs them in its L2 cache, where those are. The memory model promises as much only behind a
-/// fence, which would cost the mma.sync backward pass 6 to 11 % (H200, D = 80 and 128, T = 4096).
+/// Reads the counter early and without ordering, overlapped with other work, to see whether a wait will be needed. If
+/// not, the additions in memory that depend on the value read still follow those of earlier holders, because a GPU
+/// performs both in its L2 cache. The memory model promises this only after a fence, which would cost the mma.sync
+/// backward pass 6 to 11 % (H200, D = 80 and 128, T = 4096).
 TESSERA_DEVICE std::int32_t peek_ticket(const std::int32_t* ticket) {
   std::int32_t value;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(ticket));

@@ -3,8 +3,8 @@
 ///   scores[i, j] = scale q_i . k_j      i < queries, j < keys
 ///
 /// Rows of q and k are `pitch` elements apart, an odd number of 16-byte packets, so that loads of eight rows have no
-/// bank conflicts; `depth`, a multiple of 16, columns of them are multiplied. The tiles have room for whole blocks of
-/// 16 rows, and what a block has beyond `queries` and `keys` is computed and means nothing. Ends without a barrier.
+/// bank conflicts. The first `depth` columns, a multiple of 16, are multiplied. The tiles have room for whole blocks of
+/// 16 rows; scores beyond `queries` and `keys` are computed, but meaningless. Ends without a barrier.
 ///
 /// Numerics   products of Scalar, sums in float.
 /// Limits     bfloat16 and float16, on GPUs, threads of 32 lanes: kernels that call it are not built for anything else.

@@ -33,12 +33,12 @@ constexpr std::string_view name_of(Operation operation) {
   return names[static_cast<int>(operation)];
 }
 
-/// With its means: "all_reduce[copy_engine]".
+/// The operation and what carries it out: "all_reduce[copy_engine]".
 inline std::string label_of(Operation operation, std::string_view means) {
   return std::string(word_of(operation)).append("[").append(means).append("]");
 }
 
-/// The operation's word in such a label.
+/// The operation in such a label.
 constexpr std::string_view word_in_label(std::string_view label) { return label.substr(0, label.find('[')); }
 
 struct Span {
@@ -66,10 +66,10 @@ enum class Overlap { compute, none };
 /// use it while the transfer is in flight.
 struct Message {
   Operation operation;
-  Span span;       // an all-gather's whole
-  Span wire = {};  // of a sum
-  Span part = {};  // this rank's, of an all-gather; of a reduce-scatter where its sum goes, or empty
-  Overlap overlap = Overlap::compute;  // of an all-reduce
+  Span span;       // of an all-gather: the whole result
+  Span wire = {};  // of sums only
+  Span part = {};  // of an all-gather: this rank's; of a reduce-scatter: where its sum goes, or empty
+  Overlap overlap = Overlap::compute;  // of all-reduces only
 };
 
 /// One operation of a group of ranks on fixed memory. May be started again once it has completed: its resources are
@@ -83,8 +83,8 @@ class Transfer {
   /// Throws  on every rank or on none.
   virtual void connect() {}
 
-  /// Makes each run leave sums of squares of the sums that this rank computes (squares.hpp); false if it computes none.
-  /// Once, before connect().
+  /// Makes each run leave the squares of the sums that this rank computes, added up (squares.hpp). Returns false if it
+  /// computes none. Call at most once, before connect().
   virtual bool leave_squares(Squares&) { return false; }
 
   /// Starts after the work enqueued on `exec` so far. Starting and joining allocate nothing after the first time.
@@ -99,7 +99,7 @@ class Transfer {
 
   struct Times {
     double start_s;   // of the communication, on the clock of events::now_s()
-    double end_s;     // of it and, if is_asynchronous(), of all transfers that were started before
+    double end_s;     // when it and, if is_asynchronous(), all transfers started before it had ended
     double joined_s;  // when the wait for it began; end_s if nothing waited
   };
   /// Times of the latest run, or of its graph's latest replay. Call after it has completed and before the next start.
@@ -121,9 +121,9 @@ class Collectives {
  public:
   virtual ~Collectives() = default;
   virtual std::string name() const = 0;  // "mpi"
-  /// The means of an operation: "mpi", "nccl" (its ring) or "copy_engine".
+  /// What carries out an operation: "mpi", "nccl" (its ring) or "copy_engine".
   virtual std::string means_of(Operation) const { return name(); }
-  /// Both: "all_reduce[copy_engine]".
+  /// The operation with it: "all_reduce[copy_engine]".
   std::string label(Operation operation) const { return label_of(operation, means_of(operation)); }
   virtual std::string description() const = 0;  // with version and settings, for logs
 
@@ -174,7 +174,7 @@ class Collectives {
   /// all earlier transfers. Otherwise the default instance.
   virtual kernels::Device instance() const { return {}; }
 
-  /// The same at once: complete on return. The work that writes the span must have been fenced.
+  /// A broadcast that is complete on return. The work that writes the span must have been fenced.
   virtual void broadcast(const Span& span) = 0;
 
   /// A fault of another rank that the library has detected; empty: none. Callable from any thread.

@@ -113,9 +113,9 @@ class CopyEngines {
   std::int64_t part_bytes(Operation operation, const Span& span) const;
   Range own_part(Operation operation, const Span& span) const;  // of this rank
   int take_channel(Operation operation, Overlap overlap);       // for the next transfer
-  Range room(int channel) const;                                // of a channel, or of no channel, in the receive buffer
-  std::int64_t slot_bytes(int channel) const;                   // of it: one for each other rank
-  /// `set`: 0 and 1 in turn, of which every transfer has as many.
+  Range room(int channel) const;                                // in the receive buffer: of a channel, or of none
+  std::int64_t slot_bytes(int channel) const;                   // of that room, for each other rank
+  /// A barrier. `set`: 0 and 1 in turn; every transfer uses both equally often.
   void meet(int channel, int set, cudaStream_t stream) const { barrier_->enqueue(channel + 1, set, stream); }
 
   const World& world_;
@@ -135,8 +135,8 @@ class CopyEngineMove {
   /// The instance of its channel; null: it has none.
   const kernels::Device* channel() const;
 
-  /// Enqueues it on the stream of `exec`. Transfers of one channel, or of none, must not be in flight on several
-  /// streams.
+  /// Enqueues it on the stream of `exec`. Transfers of one channel must not be in flight on several streams, nor must
+  /// those without a channel.
   void enqueue(const kernels::Device& exec) const;
 
  private:
@@ -153,7 +153,7 @@ class CopyEngineMove {
   Operation operation_;
   Span span_;
   std::int64_t part_bytes_;  // what a rank owns; the last ranks may own less
-  char* part_;               // of an all-gather; of a reduce-scatter: where the sum goes; null: its place in the span
+  char* part_;               // of an all-gather; or where a reduce-scatter's sum goes; null: its place in the span
   double* squares_;          // of a sum; null: none
   int channel_;
   PeerArray arrays_;

@@ -23,14 +23,14 @@ class FlightRecorder;
 inline constexpr std::int64_t kPieceBytes = std::int64_t{2} << 20;
 inline constexpr int kPiecesInFlight = 4;
 
-/// Staging for messages of at most `message_bytes` that are reduce-scattered or in device memory; for both at once, it
-/// includes their sums.
+/// Bytes of staging for messages of at most `message_bytes` that are reduce-scattered or lie in device memory. If both
+/// apply, the sums fit there, too.
 inline std::int64_t staging_bytes(std::int64_t message_bytes) {
   return kPiecesInFlight * std::min(kPieceBytes, message_bytes);
 }
 
-/// Bytes that Open MPI 4.1 allocates itself for sums in flight, at most `under_way_bytes` together: once the pieces of
-/// an all-reduce, twice those of a reduce-scatter.
+/// Bytes that Open MPI 4.1 itself allocates for sums in flight, whose messages have `under_way_bytes` or less together:
+/// as many as the pieces of all-reduces, twice as many as those of reduce-scatters.
 inline std::int64_t mpi_sum_bytes(std::int64_t under_way_bytes, bool is_reduce_scatter) {
   return (is_reduce_scatter ? 2 : 1) * std::min(kPiecesInFlight * kPieceBytes, under_way_bytes);
 }

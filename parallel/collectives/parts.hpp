@@ -10,7 +10,7 @@
 
 namespace tessera::parallel {
 
-/// Elements of each part of `whole`. `what`, the transfer, begins the message.
+/// Elements of each part of `whole`. `what` names the transfer in the message.
 /// Throws  std::invalid_argument if the parts cannot be equal.
 inline std::int64_t part_count(const std::string& what, const Span& whole, int ranks) {
   if (whole.count % ranks == 0) return whole.count / ranks;

@@ -1,8 +1,8 @@
-/// Common to the transfers of GPUs: a stream that forks from the compute stream and joins it again, narrower numbers on
-/// the network, records and times.
+/// Shared by all transfers between GPUs: a stream that forks from the compute stream and joins it again, narrower
+/// numbers on the network, the flight recorder's entries, and timing.
 ///
-/// A transfer forks by one event and joins by another; the host only enqueues, and a capture of the compute stream
-/// includes the transfer's stream, where elements that cross the network in bf16 are rounded and widened, too; a
+/// One event forks the stream, another joins it. The host only enqueues, so a capture of the compute stream includes
+/// the transfer's stream. Elements that cross the network in bf16 are rounded and widened on that stream, too; a
 /// reduce-scatter widens only this rank's part.
 #pragma once
 
@@ -72,10 +72,10 @@ class StreamTransfer : public Transfer {
   std::uint32_t name_;  // in the recorder
   Wire wire_;           // not narrow in an all-gather
   Span part_;           // own_part()
-  Span moved_part_;     // the same, but of a reduce-scatter in narrower numbers in the wire
-  kernels::cuda::Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams; done_ under
-                                                                                       // capture alone
-  kernels::cuda::Event begin_, end_, joined_;  // time them; end_ orders them outside of one
+  Span moved_part_;     // the same; in the wire for a reduce-scatter in narrower numbers
+  kernels::cuda::Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams; done_ only
+                                                                                       // under capture
+  kernels::cuda::Event begin_, end_, joined_;  // time the transfer; outside a capture end_ also joins
   bool was_started_ = false, was_joined_ = false, is_captured_ = false;
 };
 

@@ -11,7 +11,7 @@ namespace tessera::parallel {
 /// A span of gradients and its form on the network: the span itself, or a copy of it, fp32 as bf16.
 class Wire {
  public:
-  /// `wire`: empty, or as many elements as the span. `what`, the transfer, begins the message.
+  /// `wire`: empty, or as many elements as the span. `what` names the transfer in the message.
   /// Throws  std::invalid_argument for other dtypes or lengths.
   Wire(const std::string& what, const Span& span, const Span& wire) : span_(span), wire_(wire) {
     if (!is_narrow()) return;

@@ -37,7 +37,7 @@ class Ownership {
   const Unit& operator[](int unit) const { return units_[unit]; }
 
   std::int64_t part(int unit) const { return parts_[unit]; }              // elements of each of its S parts
-  std::int64_t padded(int unit) const { return shards_ * parts_[unit]; }  // of all of them
+  std::int64_t padded(int unit) const { return shards_ * parts_[unit]; }  // of all S parts together
 
   std::int64_t whole_first(int unit) const { return shards_ * owned_first_[unit]; }  // where it begins in `whole`
   std::int64_t whole_count() const { return shards_ * owned_count(); }

@@ -63,7 +63,7 @@ class Replicated final : public Strategy {
  private:
   struct Bucket {
     Span span;                // of the gradients
-    Move sum = {};            // of them, or of their place in the narrower copy
+    Move sum = {};            // sums these, or their narrower copy
     std::size_t members = 0;  // parameters that belong to it
     std::size_t missing = 0;  // of these, not yet ready
     bool is_under_way = false;
@@ -78,7 +78,7 @@ class Replicated final : public Strategy {
   GradientOrder::Start start_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_param_;
-  Move norm_;  // no transfer unless transfers leave squares, which takes asynchronous collectives
+  Move norm_;  // empty unless transfers leave squares, for which collectives must be asynchronous
   Transfer* last_started_ = nullptr;
   WaitTimes* waits_ = nullptr;
   double exposed_s_ = 0;  // of the last step, where the host waits

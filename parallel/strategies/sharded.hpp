@@ -54,11 +54,11 @@ struct ShardedOptions {
   int micro_steps = 1;                  // of a step
   std::vector<int> openings = {};       // units, in the order in which a training micro-step opens them
   std::vector<int> unit_of_param = {};  // [parameters]
-  NormSpans norm = {};                  // its total: empty, sum() sums nothing
+  NormSpans norm = {};                  // with an empty total, sum() does nothing
   bool poisons = false;                 // for tests: weights that are not gathered are NaN
 
-  /// Makes work enqueued afterwards on the instance see the unit's own part as last updated. Empty: work on the
-  /// gradients' instance does so already.
+  /// Makes work enqueued on the instance from now on see the latest update of the unit's own part. Empty: work on the
+  /// gradients' instance sees it anyway.
   std::function<void(const kernels::Device&, int unit)> await_update = {};
 };
 
@@ -133,19 +133,19 @@ class Sharded final : public Strategy {
   Collectives* replicas_ = nullptr;                         // those with the same part; null: no others
 
   kernels::SideStream<kernels::Device> gather_stream_;  // of gathers that exec_ does not start
-  kernels::StreamOrder<kernels::Device> gather_order_;  // [units] when copied from the host; when exec_ had come so far
-  std::vector<Move> gathers_;                           // [units] of weights that are kept whole
+  kernels::StreamOrder<kernels::Device> gather_order_;  // [units] copied from the host; last: a point of exec_
+  std::vector<Move> gathers_;                           // [units] if each rank keeps all weights
   std::vector<char> is_gathered_;                       // [units] whether their gather has been joined
-  Schedule step_, inference_;                           // of weights that are not
-  Schedule* schedule_ = nullptr;                        // which of the two is walked
+  Schedule step_, inference_;                           // if the weights are sharded
+  Schedule* schedule_ = nullptr;                        // the one in progress
   std::vector<Move> scatters_;                          // [units], or [micro-steps][units]: see connect()
   std::vector<Move> replica_sums_;                      // [units]
   std::vector<char> is_summing_replicas_;               // [units] whether that sum is under way
   Move norm_sum_;
 
   std::vector<int> open_;              // [units] passes that have it open
-  std::vector<char> stays_;            // [units] as its last visit
-  std::vector<int> missing_, params_;  // [units] gradients that are not ready; how many there are
+  std::vector<char> stays_;            // [units] Visit::stays of its last visit
+  std::vector<int> missing_, params_;  // [units] gradients not ready yet; all of the unit's
   std::vector<Pending> pending_;
   std::vector<Move*> under_way_;  // for progress()
   std::vector<Move*> moved_;      // in the step, in the order of their start, if the host does not wait

@@ -116,9 +116,9 @@ class Strategy {
 
   virtual void finish() = 0;
 
-  /// Number of partial sums of squares that a step's transfers leave, by finish(), in NormSpans::squares; their total
-  /// over all ranks is the squared norm of all gradients. None: nobody has squared the sums. The same in every step;
-  /// none on every rank or on no rank. Call after connect().
+  /// Number of partial sums of squares that a step's transfers have left in NormSpans::squares when finish() returns;
+  /// over all ranks, they add up to the squared norm of all gradients. None, then on every rank: the transfers square
+  /// nothing. The same in every step. Call after connect().
   std::optional<std::int64_t> squares() const { return squares_; }
 
   /// Sums the norm's total over all ranks, in place; does nothing if each rank has it.

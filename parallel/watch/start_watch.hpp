@@ -35,7 +35,7 @@ class StartWatch {
   /// Ends the watch; the others still count this rank as arrived.
   void end() { thread_ = {}; }
 
-  static constexpr double kPatience = 10;  // a factor on the limit
+  static constexpr double kPatience = 10;  // multiplies the limit
 
  private:
   void announce();
@@ -44,7 +44,7 @@ class StartWatch {
   [[noreturn]] void give_up() const;
 
   const int rank_, ranks_, exit_code_;
-  const double limit_s_;  // with patience
+  const double limit_s_;  // times kPatience
   std::string name_;      // of this launch's sockets, without rank and process; empty: the launch is unknown
   int socket_ = -1;
   std::jthread thread_;  // last: it uses all other members

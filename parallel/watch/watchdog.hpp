@@ -45,8 +45,8 @@ class Watchdog final : public events::Listener {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// Progress is expected while it exists. `patience`: a factor on the limit; within another watch, for which it stands
-  /// in until it ends, the larger of both. It is successful unless an exception ends it.
+  /// Progress is expected while it exists. `patience` multiplies the limit. A watch within another one replaces it
+  /// until it ends, with the larger patience of the two. It is successful unless an exception ends it.
   class Watch {
    public:
     Watch(Watchdog* watchdog, std::string_view what, double patience = 1);  // null: not watched
@@ -73,7 +73,7 @@ class Watchdog final : public events::Listener {
   void on(const events::Communication& communication) override;
 
   static constexpr int kFirstWatches = 8;    // watches that may take longer
-  static constexpr double kFirstFactor = 2;  // by this factor
+  static constexpr double kFirstFactor = 2;  // times the limit
   static constexpr double kSlowFactor = 2;   // times the longest silence so far is always allowed
   /// Time to free memory, however short the limit. With half the limit added, it ends before waiting ranks consider
   /// this one lost, if the limit is 8 s or more.

@@ -32,7 +32,7 @@ struct Deck {
   std::filesystem::path path;  // of the deck as it was named
   std::vector<DeckRow>
       rows;  // if it describes some; `resolved` then holds the given keys only, which rows may complete
-  std::vector<std::string> dropped = {};  // of a stored deck: "bench.lengths = [64, 128]", which nothing says any more
+  std::vector<std::string> dropped = {};  // of a stored deck, keys without a successor: "bench.lengths = [64, 128]"
 };
 
 /// The folder of a row in the `rows` of its deck: "0003_flash2_4096". Rows are counted from 1.

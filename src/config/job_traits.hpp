@@ -23,13 +23,13 @@ struct SetUp {
 struct JobTraits {
   JobKind kind;
   std::string_view name;                       // in job.kind
-  bool resumes = false;                        // takes --resume; a signal stops it such that it can go on
+  bool resumes = false;                        // takes --resume; after a signal stops it, it can continue
   bool has_steps = false;                      // runs optimizer steps: reads data, has a plan
   bool has_own_dtype = false;                  // its attention computes in a number format other than precision.compute
   std::string_view input = {};                 // what job.input must be; empty: nothing is read
-  std::string_view file = {};                  // that it writes in its directory; empty: none
-  SetUp (*set_up)(const Settings&) = nullptr;  // what has a plan; else the steps of a job that has them
-  std::string_view rows_key = {};  // of a job whose deck describes rows, each a deck of its own: which of them run
+  std::string_view file = {};                  // what it writes in its directory; empty: nothing
+  SetUp (*set_up)(const Settings&) = nullptr;  // what --plan plans; null: its steps, if it has some
+  std::string_view rows_key = {};  // if its deck describes rows, each a deck of its own: the key that selects them
 
   bool has_plan() const { return has_steps || set_up != nullptr; }
   bool has_rows() const { return !rows_key.empty(); }

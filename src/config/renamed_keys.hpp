@@ -22,16 +22,16 @@ using OldValues = std::map<std::string, OldValue, std::less<>>;
 struct NewSpelling {
   struct Assignment {
     std::string key;
-    std::vector<std::string> values;  // as TOML; several: of a list that only an experiment sweeps now
+    std::vector<std::string> values;  // as TOML; several: a list that only an experiment can sweep now
   };
-  std::vector<Assignment> keys;  // empty: what was said goes without saying
+  std::vector<Assignment> keys;  // empty: what the old keys said is always so now
 };
 
 /// Old keys that are read together.
 struct RenamedKeys {
   std::vector<std::string_view> old;
-  std::function<NewSpelling(const OldValues&)> now;  // of those that are given
-  std::vector<std::string_view> jobs = {};  // whose stored decks mean something by them; empty: those of every job
+  std::function<NewSpelling(const OldValues&)> now;  // from those that a deck gives
+  std::vector<std::string_view> jobs = {};           // in whose stored decks they count; empty: in those of every job
 };
 
 /// The product's rows of the table.
@@ -43,7 +43,7 @@ const std::vector<RenamedKeys>& renamed_keys();
 /// nullptr if `key` never was one.
 const RenamedKeys* find_renamed(std::string_view key);
 
-/// "attention.kernel = \"flash1\"", line by line; lists as `product`, a table, sweeps them.
+/// "attention.kernel = \"flash1\"", line by line; lists become keys of the table `product`.
 std::string text_of(const NewSpelling& spelling, std::string_view product = "experiment.product.");
 
 /// A row of the table: another name for the same values.

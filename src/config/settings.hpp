@@ -23,7 +23,7 @@ enum class MomentPrecision { fp32, bf16 };        // dtype of the optimizer's mo
 enum class Recompute { all, all_but_attention };  // what checkpointing does again
 enum class GradientPrecision { fp32, bf16 };      // dtype in which gradients are stored
 enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
-/// flash1 and flash2 alone are the plain and the usual portable kernel, their numbers steps of the ladder.
+/// flash1 is the plain kernel, flash2 the usual portable one; numbers are steps of the ladder.
 enum class AttentionKernel {
   automatic,
   standard,
@@ -86,10 +86,10 @@ struct Data {
 struct Train {
   std::int64_t steps = 100;
   std::int64_t batch_size = 8;             // sequences per optimizer step, over all ranks and micro-steps
-  std::int64_t micro_batch_size = 0;       // sequences per forward on one rank; 0: the largest that divides
+  std::int64_t micro_batch_size = 0;       // sequences per forward on one rank; 0: a rank's whole share
   std::int64_t validate_every = 0;         // steps; 0: only after the last step (never where validation_fraction is 0)
   std::int64_t validation_sequences = 64;  // windows of the validation part read at each validation; 0: all
-  double time_limit_s = 0;                 // wall seconds after which the run checkpoints and leaves with 75; 0: none
+  double time_limit_s = 0;                 // wall seconds after which the run checkpoints and exits with 75; 0: none
   bool graph = false;
   bool tune_gemm = false;
   bool fused = true;
@@ -139,8 +139,8 @@ struct Parallel {
   bool reshard_after_forward = true;
   bool allow_uneven = false;
   bool allow_shared_device = false;
-  double timeout_s = 30;   // of a step without progress; 0: wait for ever
-  std::int64_t ranks = 0;  // what --plan plans for and a run has to have; 0: as many as are started
+  double timeout_s = 30;   // that a step may make no progress; 0: no limit
+  std::int64_t ranks = 0;  // that --plan plans for and a run must have; 0: as many as are started
 };
 
 struct PlanSettings {
@@ -155,7 +155,7 @@ struct PlanSettings {
   double copy_gbyte_per_s = 0;       // bytes read plus bytes written
   double link_gbyte_per_s = 0;       // sent to the ranks of its host, which send as much
   double node_link_gbyte_per_s = 0;  // the same to other hosts
-  double host_link_gbyte_per_s = 0;  // to its host's memory, which sends as much: what is offloaded
+  double host_link_gbyte_per_s = 0;  // between a rank and its host's memory, each way at once: offload
 };
 
 struct Checkpoint {
@@ -178,7 +178,7 @@ struct Generate {
   double temperature = 0.8;  // 0: greedy
   std::int64_t top_k = 40;   // 0: all
   bool graph = false;
-  bool chained = true;  // of a graph: a launch starts while the one before it ends
+  bool chained = true;  // with graph: a launch starts while the previous one still runs
 };
 
 /// Sections of a deck that rooms above the product add: a value of each type, at its defaults until it is set. Copies

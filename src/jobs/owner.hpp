@@ -3,7 +3,7 @@
 ///
 ///   job, cluster          that started here last; no such line if no job of Slurm did
 ///   submission            what tells its requeues, or a chain's jobs, from others: TESSERA_SUBMISSION, else the job
-///   step, starts          where the last start began, and how many of this submission in a row began there
+///   step, starts          step at which the last start began, and how many in a row of this submission began there
 ///   longest_checkpoint_s  of the run so far
 ///
 /// For rank 0.

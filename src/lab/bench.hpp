@@ -100,7 +100,7 @@ class BenchResult {
   /// Adds a row and prints it; build, device and header before the first. The rows so far are then in part_path().
   void add(std::vector<BenchTable::Cell> row);
 
-  /// Makes that the job's result and prints its path. Refuses what write_result() refuses.
+  /// Makes that file the job's result and prints its path. Refuses what write_result() refuses.
   void publish() const;
 
  private:

@@ -38,7 +38,7 @@ struct Experiment {
   bool fresh_processes = false;                  // scripts/experiment starts one for each row
   std::vector<std::string> only;                 // rows that run, by name; none: all
   bool quick = false;
-  std::int64_t rounds = 1;         // how often all rows are measured
+  std::int64_t rounds = 1;         // how many times all rows are measured
   std::string baseline;            // the variation to whose rows the others relate; "": none
   double time_limit_s = 0;         // wall seconds after which no further row starts; 0: none
   std::vector<RowValues> product;  // common to all variations

@@ -72,7 +72,7 @@ struct PrepareUpdate {
   double clip_norm;            // 0: off
   bool scales_dynamically;     // fp16
   std::uint64_t seed;          // of stochastic rounding
-  bool precedes_norm = false;  // which nothing depends on: neither clipping nor fp16; FinishUpdate follows
+  bool precedes_norm = false;  // no clipping, no fp16: nothing here needs the norm; FinishUpdate follows
 
   static constexpr double kMaxLossScale = 1 << 24;
   static constexpr std::int64_t kGrowthInterval = 2000;  // good steps before the loss scale doubles

@@ -64,7 +64,7 @@ class Update {
   const config::Settings& settings_;
   const kernels::Vector<const Grad, Exec> grads_;
   const std::vector<parallel::Range> owned_gradients_;
-  const double norm_share_;  // 1; or, sharded, 1 / ranks that hold the same part: all shares are added
+  const double norm_share_;  // 1 / ranks that hold the same part: all ranks' shares are added up
   const kernels::Vector<double, Exec> norm_partial_;
   const optim::StateView<Exec> state_;
   std::vector<Arrays> slots_;

@@ -2,22 +2,22 @@
 ///
 ///   out[b,h,i,:] = sum_j p_ij v[b,h,j,:],   p_ij = exp(scale q_i.k_j - lse_i),   lse_i = log sum_j exp(scale q_i.k_j)
 ///
-/// One team owns one (b,h). For each tile of keys it walks the tiles of queries that see them: a tile of q and the
-/// output that it has so far come in, out becomes what it is with these keys as well, and goes back. With the maximum
-/// m' and the sum l' of a row's exponentials among the tile's keys,
+/// One team owns one (b,h). For each tile of keys it walks the tiles of queries that see it: it loads the tile of q and
+/// its output so far, adds what these keys contribute, and stores the output again. With the maximum m' of a row's
+/// scores for the tile's keys and the sum l' of their exponentials,
 ///
 ///   m_new = max(m, m')   l_new = exp(m - m_new) l + exp(m' - m_new) l'
 ///   out_new = (l exp(m - m_new) out + exp(m' - m_new) P' v) / l_new
 ///
-/// so every score exists once, on chip, but the output crosses memory once per tile of keys: what FlashAttention-2
-/// saves by exchanging the loops, with teams for all tiles of queries besides. `kSteps`: ladder_sizes.hpp. The backward
+/// Every score exists once, on chip, but the output crosses memory once per tile of keys. FlashAttention-2 exchanges
+/// the loops: that saves the traffic, and every tile of queries gets a team. `kSteps`: ladder_sizes.hpp. The backward
 /// pass is flash2's, which reads out and lse.
 ///
 /// Source     Dao et al. 2022, arXiv:2205.14135, Alg. 1 (line numbers in forward.cpp).
 /// Departs    no dropout; causal: tiles wholly above the diagonal are skipped.
-/// Numerics   products of Scalar, sums and exponentials in Accum<Scalar>. out is kept normalised in Accum<Scalar>
-///            between tiles of keys, for 16-bit Scalar in the workspace, and rounded to Scalar once: written back in 16
-///            bits its error would grow with the number of tiles.
+/// Numerics   products of Scalar, sums and exponentials in Accum<Scalar>. Between tiles of keys, out is kept normalised
+///            in Accum<Scalar> (for 16-bit Scalar in the workspace) and rounded to Scalar once, at the end: if it were
+///            stored in 16 bits, its error would grow with the number of tiles.
 /// Error      out and lse: eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry.
 /// Order      fixed for given shapes and tiles: bitwise repeatable. No atomics.
 /// Memory     pad, level 0: ladder::Pads. Workspace, aligned to 16 bytes: flash1_workspace_bytes.
@@ -27,7 +27,7 @@
 ///            earlier one of the process.
 /// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, D is not in 1..kMaxHead, a tile is
 ///            no multiple of 16, the pad is larger than the device's scratch, or the workspace is too small.
-/// Limits     B*H teams: a GPU with more multiprocessors than that stands partly idle.
+/// Limits     B*H teams: a GPU with more SMs than that is partly idle.
 #pragma once
 
 #include "kernels/attention/ladder_sizes.hpp"

@@ -30,8 +30,8 @@
 
 namespace tessera::kernels {
 
-/// Queries (B_r in the paper; along the lanes) and keys (B_c: staged at a time) of a tile: the kernel's own, which its
-/// code is compiled for, or the caller's, multiples of 16.
+/// Queries of a tile (B_r in the paper; along the lanes) and keys (B_c; staged together): OwnTiles are compiled into
+/// the kernel, ChosenTiles come from the caller, as multiples of 16.
 constexpr int flash2_forward_tile(const Target& target, int real_bytes) {
   return target.is_host ? 64 : real_bytes == 8 ? 16 : 32;
 }

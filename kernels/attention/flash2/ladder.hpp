@@ -1,9 +1,9 @@
 /// FlashAttention-2, forward, on the ladder: the pieces of FlashAttention-1 with the two loops exchanged.
 ///
 /// One team owns a tile of queries of one (b,h) and walks the keys tile by tile. q, the output and the running maximum
-/// and sum stay in the pad until the last key, and out is divided by the sum once, at the end: that is all that
-/// distinguishes it from Flash1Forward, beside teams for every tile of queries. With the maximum m_new of the scores up
-/// to a tile of keys,
+/// and sum stay in the pad until the last key; out is divided by the sum once, at the end. Apart from having a team for
+/// every tile of queries, that is all that distinguishes it from Flash1Forward. With the maximum m_new of the scores up
+/// to and including a tile of keys,
 ///
 ///   l_new = exp(m - m_new) l + sum_j exp(s_ij - m_new)   out_new = exp(m - m_new) out + sum_j exp(s_ij - m_new) v_j
 ///

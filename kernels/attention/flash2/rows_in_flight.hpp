@@ -1,7 +1,7 @@
 /// Rows on their way from memory to the pad, in the registers of a team's threads.
 ///
-/// `fetch` issues the loads and `put` writes what came; a kernel computes in between. Lanes that neighbour each other
-/// move neighbouring packets of 16 bytes of a row.
+/// `fetch` issues the loads and `put` writes what has arrived; a kernel computes in between. Neighbouring lanes move
+/// neighbouring packets of 16 bytes of a row.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -14,7 +14,7 @@
 namespace tessera::kernels {
 
 /// A packet of at most 16 bytes. A host copies it as bytes: there a packet of 16-bit numbers is an array of words,
-/// which the compiler would take for other memory than the numbers.
+/// which by the aliasing rules may not be used to access the numbers.
 template <class Packet, class Scalar>
 KOKKOS_FORCEINLINE_FUNCTION Packet read_packet(const Scalar* from) {
   TESSERA_ON_DEVICE(return *reinterpret_cast<const Packet*>(from);)

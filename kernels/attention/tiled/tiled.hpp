@@ -8,12 +8,12 @@
 ///   values    P v                                                   (product)
 ///   rescale   out = exp(m - m_new) out + P v
 ///
-/// and one more per tile of queries divides out by l. The arithmetic is flash2's; what the launches cost, and the round
-/// trips of S and out through memory, is what fusing them into one kernel is worth. The backward pass is flash2's,
+/// and one more per tile of queries divides out by l. The arithmetic is flash2's; the difference in time, for launches
+/// and for S and out passing through memory, is what fusion into one kernel is worth. The backward pass is flash2's,
 /// which reads out and lse.
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 1.
-/// Departs    the products are HeadProduct, as in standard attention, and no vendor's: on GPUs without tensor cores.
+/// Departs    products by HeadProduct, as in standard attention, not by a vendor's library: no tensor cores.
 /// Numerics   everything between launches in Accum<Scalar>; only `out` is rounded to Scalar.
 /// Error      out and lse: eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry.
 /// Order      fixed for given shapes and tiles: bitwise repeatable. No atomics.
@@ -70,7 +70,7 @@ struct TiledRows {
   HeadTensor<Scalar, Exec> out;    // [B,H,queries,D]     out of finish
   HeadRows<Real, Exec> lse;        // [B,H,Tq]            out of finish
   int first_query;                 // of the tile
-  int seen;                        // keys of this tile that its first query sees, each later one sees one more; or more
+  int seen;                        // keys of the tile that its first query sees, or more; each later query: one more
   bool is_first;                   // no keys before this tile: m, l and running are not read
   bool has_keys;                   // in finish: there was a tile of keys
 

@@ -1,4 +1,4 @@
-/// Engine::wgmma for attention.cpp, in every build: its kernels, if the build has them.
+/// Engine::wgmma as attention.cpp sees it in every build, with its kernels if the build has them.
 #pragma once
 
 #include <Kokkos_Core.hpp>

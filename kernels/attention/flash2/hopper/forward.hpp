@@ -4,14 +4,14 @@
 ///
 /// over the keys j that query i may see: all Tk of them, or j <= i + Tk - Tq when causal.
 ///
-/// One persistent team per multiprocessor. Its first warpgroup is the producer: one lane of it issues the copy engine's
-/// loads of q, k and v and signals their arrival through barriers. The others are consumers, 64 queries each: scores by
-/// wgmma from shared memory, softmax in registers, weights straight from there into the second product.
+/// One persistent team per SM. Its first warpgroup is the producer: one of its lanes issues the copy engine's loads of
+/// q, k and v, and barriers signal their arrival. The others are consumers, 64 queries each: scores by wgmma from
+/// shared memory, softmax in registers, and weights from registers straight into the second product.
 ///
 /// D <= 160   A tile of keys is taken as two halves. While the weights of one are computed, the tensor cores compute
 ///            the scores of the next and the output of the previous one, so a consumer hardly waits for them. Weights
 ///            are relative to the largest score of the first half; a row looks for a new one only when a sum of weights
-///            exceeds 2^10 (forward_rows.hpp): no maximum and no rescaling in between.
+///            exceeds 2^10 (forward_rows.hpp): otherwise there is no maximum and no rescaling.
 /// D > 160    Whole tiles and a running maximum. A consumer issues the scores of key tile j before the output of tile
 ///            j-1, and consumers take turns at the tensor cores: one's softmax overlaps another's products.
 ///

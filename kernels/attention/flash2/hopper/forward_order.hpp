@@ -10,7 +10,7 @@ namespace tessera::kernels::detail::hopper_forward {
 ///
 /// Query tile p of a head ends p tiles before its last query; with a causal mask p = 0 is the longest. First come the
 /// tiles p < query_tiles - light, `section` heads at a time (their keys and values then share the cache), the longest
-/// first inside a section; then the `light` shortest tiles of all heads, which even out the end.
+/// first inside a section; then the `light` shortest tiles of all heads, which even out the finish.
 struct TileOrder {
   int query_tiles;  // of one head
   int heads;        // B*H
