@@ -55,14 +55,14 @@ struct Parser {
     app.set_help_flag("-h,--help", "this text");
     app.add_option("deck", line.deck, "input deck (TOML)")->option_text("DECK.toml");
     app.add_option("overrides", line.overrides, "keys that win over the deck's")->option_text("section.key=value ...");
-    app.add_flag("--check", line.check, "read the deck, report every fault, end; opens no data");
-    app.add_flag("--plan", line.plan, "print what each rank of this run needs (parallel.ranks=N: of N), end");
+    app.add_flag("--check", line.check, "read the deck, report every fault and exit; opens no data");
+    app.add_flag("--plan", line.plan, "print what each rank of this run needs (parallel.ranks=N: of N) and exit");
     app.add_option("--compare", line.compare,
-                   "with --plan: what it predicts beside what a run measured; no deck: the run's")
+                   "with --plan: its predictions beside the run's measurements; without a deck, the run's deck")
         ->option_text("RUN.h5");
-    app.add_flag("--print", line.print, "print the resolved deck (readable as a deck), end");
-    app.add_flag("--figures", line.figures, "with --plan or --show-config: their figures as TOML, for programs");
-    app.add_option("--resume", line.resume, "go on from the newest checkpoint of job.directory, or from a named one")
+    app.add_flag("--print", line.print, "print the resolved deck (readable as a deck) and exit");
+    app.add_flag("--figures", line.figures, "with --plan or --show-config: figures as TOML, for programs");
+    app.add_option("--resume", line.resume, "continue from the newest checkpoint of job.directory, or from a named one")
         ->option_text("auto|PATH");
     app.add_flag("--version", line.version, "version and git hash");
     app.add_flag("--show-config", line.show_config, "compiler, Kokkos, BLAS and MPI of this build");

@@ -149,27 +149,27 @@ std::vector<Key> make_table() {
        "Activation checkpointing: keep one residual per this many blocks and recompute the rest in the backward pass. "
        "0: keep all."},
       {"train.recompute", at<&S::train, &Train::recompute>(), words(kRecompute), "-",
-       "What activation checkpointing recomputes. all_but_attention: attention's output and log-sum-exp are kept, "
-       "which saves much time on long sequences for little memory. Used with train.checkpoint_activations only."},
+       "What activation checkpointing recomputes. all_but_attention: keeps attention's output and log-sum-exp, which "
+       "saves much time on long sequences for little memory. Used with train.checkpoint_activations only."},
       {"train.sample_tokens", at<&S::train, &Train::sample_tokens>(), between(0, kMaxTokens), "tokens",
        "Number of tokens to generate and print after the last step, from generate.prompt. A signal or the time limit "
        "cuts it short. 0: none."},
 
       {"optimizer.kind", at<&S::optimizer, &Optimizer::kind>(), words(kOptimizers), "-",
        "Update rule. adamw keeps two moments per weight; lion keeps one and moves each weight by the learning rate "
-       "times a sign. Defaults are AdamW's; Lion's paper takes beta2 = 0.99, a learning rate 3 to 10 times smaller and "
-       "a weight_decay larger by the same factor."},
+       "times a sign. Defaults are AdamW's; Lion's paper takes beta2 = 0.99, a learning rate 3 to 10 times smaller, "
+       "and a weight_decay larger by the same factor."},
       {"optimizer.learning_rate", at<&S::optimizer, &Optimizer::learning_rate>(), between(0, 100), "-",
        "Peak learning rate, reached after the warm-up."},
       {"optimizer.min_learning_rate", at<&S::optimizer, &Optimizer::min_learning_rate>(), between(0, 100), "-",
        "Learning rate at the last step, where the cosine decay ends."},
       {"optimizer.warmup_steps", at<&S::optimizer, &Optimizer::warmup_steps>(), between(0, kMaxSteps), "steps",
-       "Steps over which the learning rate rises linearly from 0 to its peak. A run may end earlier."},
+       "Steps over which the learning rate rises linearly from 0 to its peak. May exceed train.steps."},
       {"optimizer.beta1", at<&S::optimizer, &Optimizer::beta1>(), fraction(), "-",
-       "Decay of AdamW's running mean of gradients; for Lion, the weight of its mean, against the new gradient, in the "
-       "sum whose sign is taken."},
+       "Decay of AdamW's running mean of gradients; in Lion, the weight of the running mean in its mix with the new "
+       "gradient; the sign of the mix is the update."},
       {"optimizer.beta2", at<&S::optimizer, &Optimizer::beta2>(), fraction(), "-",
-       "Decay of AdamW's running mean of squared gradients, and of Lion's of gradients."},
+       "Decay of AdamW's running mean of squared gradients, or of Lion's running mean of gradients."},
       {"optimizer.eps", at<&S::optimizer, &Optimizer::eps>(), between(1e-30, 1), "-",
        "Added to the root of AdamW's second moment. For comparing strategies use 1e-3: with a tiny eps AdamW's first "
        "step is just the sign of the gradient, which magnifies rounding differences."},
@@ -196,15 +196,15 @@ std::vector<Key> make_table() {
 
       {"attention.kernel", at<&S::attention, &Attention::kernel>(), words(kAttention), "-",
        "Which attention kernel runs. auto: the fastest that this build and GPU have for the dtype and the head width, "
-       "chosen for each pass: tensor cores, else flash2. standard stores all "
-       "T x T scores; the others never do. tiled computes them tile by tile, one launch per operation. flash1 and "
-       "flash2 take one launch: FlashAttention-1 loops over keys outside, -2 over queries. flash2 is the portable "
-       "kernel. mma (mma.sync, sm_80 or later) and wgmma (sm_90a) are flash2 on tensor cores, in bf16 or fp16. "
-       "flash1/1 to 5 and flash2/0 to 3 climb the ladder from the plain kernels, flash1 and flash2/0. 1: rows in "
-       "scratch at multiples of 16 bytes; 2: also wide loads and stores; 3: also wide loads in q k^T; 4: also team "
-       "reductions for each row's maximum and sum; 5: also tensor cores for q k^T, in bf16 or fp16. The backward pass "
-       "of all but standard, mma, wgmma and auto is flash2's portable one. The line 'attention' of --plan and of the "
-       "log names what runs."},
+       "chosen for each pass: tensor cores, else flash2. standard stores all T x T scores; the others never do. tiled "
+       "computes them tile by tile, one launch per operation. flash1 and flash2 take one launch: FlashAttention-1 "
+       "loops over keys outside, FlashAttention-2 over queries. flash2 is the portable kernel. mma (mma.sync, sm_80 "
+       "or later) and wgmma (sm_90a) are flash2 on tensor cores, in bf16 or fp16. flash1/1 to 5 and flash2/0 to 3 are "
+       "steps of the ladder from a plain kernel (flash1, flash2/0) to a tuned one; each step adds to the one before. "
+       "1: rows in scratch start at multiples of 16 bytes; 2: wide loads and stores; 3: wide loads in q k^T; 4: team "
+       "reductions for each row's maximum and sum; 5: tensor cores for q k^T, in bf16 or fp16. The backward pass of "
+       "all but standard, mma, wgmma and auto is flash2's portable one. The line 'attention' of --plan and of the log "
+       "names what runs."},
       {"attention.query_tile", at<&S::attention, &Attention::query_tile>(), between(0, 128), "queries",
        "Queries per tile in the forward kernels tiled, flash1 and flash2, including the ladder: 16, 32, 64 or 128. A "
        "tile that does not fit in the device's scratch is refused. 0: the kernel's default."},
@@ -224,9 +224,9 @@ std::vector<Key> make_table() {
        "copy_engine: the GPUs' copy engines move the data, which leaves the SMs to the GEMMs. auto: copy_engine if all "
        "ranks share a host, can access each other's memory and form no groups (parallel.shard_ranks), else ring."},
       {"parallel.gradient_sync", at<&S::parallel, &Parallel::gradient_sync>(), words(kGradientSync), "-",
-       "How gradients are averaged over ranks. per_parameter: one message per parameter after the backward pass; flat: "
-       "one message for all, after it; overlap: each parameter as soon as it is ready; bucket: parameters joined into "
-       "buckets, each sent as soon as it is full."},
+       "How gradients are summed over ranks. per_parameter: one message per parameter after the backward pass; flat: "
+       "one message for all parameters after it; overlap: each parameter as soon as it is ready; bucket: parameters "
+       "joined into buckets, each sent as soon as it is full."},
       {"parallel.bucket_mbyte", at<&S::parallel, &Parallel::bucket_mbyte>(), between(0.001, 65536), "MB",
        "Size of a gradient bucket, in millions of bytes. Used with parallel.gradient_sync = bucket only."},
       {"parallel.shard", at<&S::parallel, &Parallel::shard>(), words(kShard), "-",
@@ -234,8 +234,8 @@ std::vector<Key> make_table() {
        "gradients: also the gradients (ZeRO-2); parameters: also the parameters (ZeRO-3, FSDP). A single rank holds "
        "everything, unless parallel.offload keeps its parameters on the host."},
       {"parallel.shard_ranks", at<&S::parallel, &Parallel::shard_ranks>(), between(0, 1 << 20), "ranks",
-       "How many consecutive ranks, such as those of a host, share one copy of what is sharded; groups of that size "
-       "replicate it. Must divide the number of ranks, which should be numbered host by host (srun "
+       "How many consecutive ranks, such as those of a host, share one copy of what is sharded; each group of that "
+       "many ranks holds a full copy. Must divide the number of ranks, which should be numbered host by host (srun "
        "--distribution=block). 0: all ranks."},
       {"parallel.offload", at<&S::parallel, &Parallel::offload>(), words(kOffload), "-",
        "What is kept in host memory instead of device memory; results are bit for bit the same. optimizer: the "
@@ -245,9 +245,10 @@ std::vector<Key> make_table() {
        "parameters: also the weights, each unit copied to the GPU before it is read; needs parallel.shard = "
        "parameters."},
       {"parallel.offload_slots", at<&S::parallel, &Parallel::offload_slots>(), between(3, 1 << 16), "chunks",
-       "How many chunks of offloaded state fit on the device at a time; --plan shows their size. During the backward "
-       "pass as many chunks can be copied in ahead, so the next forward pass waits only for the others. 3 suffice for "
-       "every model; not more than the model has chunks. Used with parallel.offload and train.graph = false only."},
+       "How many chunks of offloaded state fit on the device at a time; --plan shows their size. That many chunks can "
+       "be copied in ahead during the backward pass, so the next forward pass waits only for the rest. 3 suffice for "
+       "every model; at most as many as the model has chunks. Used with parallel.offload and train.graph = false "
+       "only."},
       {"parallel.prefetch_blocks", at<&S::parallel, &Parallel::prefetch_blocks>(), between(0, 10000), "blocks",
        "How many blocks ahead sharded parameters are gathered, or copied from the host. Used with parallel.shard = "
        "parameters only."},
@@ -261,23 +262,23 @@ std::vector<Key> make_table() {
       {"parallel.timeout_s", at<&S::parallel, &Parallel::timeout_s>(), between(0, 86400), "s",
        "How long a step of several ranks may make no progress before the run ends with exit code 7: a rank, the "
        "network or a GPU is lost. The first steps get twice as long, later ones at least twice the longest silence so "
-       "far; set-up, checkpoints, bench.comm's operations and the start (until MPI and Kokkos are up on every rank) "
-       "get ten times as long. A rank that fails and then hangs while exiting is ended after half the limit plus 3 s, "
+       "far. Set-up, checkpoints, bench.comm's operations and the start (until MPI and Kokkos run on every rank) get "
+       "ten times as long. A rank that fails and then hangs while exiting is ended after half the limit plus 3 s, "
        "with the exit code of its failure (7 if the cause is not known by then). 0: no limit."},
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(0, 1 << 20), "ranks",
-       "Number of ranks that --plan plans for; a run on another number is refused. 0: as many as are started "
+       "Number of ranks that --plan plans for; a run on any other number is refused. 0: as many as are started "
        "(scripts/run -n)."},
 
       {"plan.device", at<&S::plan, &PlanSettings::device>(), words(kPlanDevices), "-",
-       "Device of each rank that --plan plans for; runs ignore it. here: what this build computes on; no measured "
-       "rates ship for it. a100 h100 h200: GPUs with 80, 80 and 141 GB, for a build with CUDA and NCCL, whatever this "
-       "build has."},
+       "Device of each rank that --plan plans for; runs ignore it. here: what this build computes on, for which no "
+       "measured rates ship. a100 h100 h200: GPUs with 80, 80 and 141 GB in a build with CUDA and NCCL, even if this "
+       "build has neither."},
       {"plan.ranks_per_node", at<&S::plan, &PlanSettings::ranks_per_node>(), between(0, 1 << 20), "ranks",
        "Number of ranks per host, whose memory --plan adds up; runs ignore it. Ranks on several hosts all-reduce over "
        "NCCL's ring instead of the copy engines. 0: all ranks are on one host."},
       {"plan.gemm_tflops", at<&S::plan, &PlanSettings::gemm_tflops>(), between(0, 1e6), "TFLOP/s",
-       "Rate of GEMMs on one rank, from which --plan, and runs with parallel.offload, predict times; other runs ignore "
-       "it. 0: as measured on plan.device, if a figure ships for it."},
+       "Rate of GEMMs on one rank, for predicting times: by --plan, and by runs with parallel.offload; other runs "
+       "ignore it. 0: as measured on plan.device, if a figure ships for it."},
       {"plan.attention_tflops", at<&S::plan, &PlanSettings::attention_tflops>(), between(0, 1e6), "TFLOP/s",
        "Rate of causal attention on one rank, forward and backward together; used like plan.gemm_tflops. Forward "
        "counts 2 C T flop per token, backward 5 C T. 0: as measured on plan.device, if a figure ships for it."},
@@ -288,20 +289,17 @@ std::vector<Key> make_table() {
        "Rate at which one rank sends to ranks of its host while receiving as much; used like plan.gemm_tflops. 0: as "
        "measured on plan.device, if a figure ships for it."},
       {"plan.node_link_gbyte_per_s", at<&S::plan, &PlanSettings::node_link_gbyte_per_s>(), between(0, 1e9), "GB/s",
-       "Rate at which one rank sends to other hosts while it receives as much, its share of their network; used like "
-       "plan.gemm_tflops. 0: as plan.network says."},
+       "Rate at which one rank sends to other hosts while receiving as much, its share of the host's network; used "
+       "like plan.gemm_tflops. 0: from plan.network."},
       {"plan.network", at<&S::plan, &PlanSettings::network>(), words(kNetworks), "-",
-       "Network between hosts, whose nominal speed --plan takes where plan.node_link_gbyte_per_s gives no measured "
-       "one: "
-       "100g 200g 400g 800g: so many Gbit/s each way; hdr ndr xdr: InfiniBand's 200, 400 and 800. What a run reaches "
-       "is "
+       "Network between hosts, whose nominal speed --plan takes if plan.node_link_gbyte_per_s is 0. 100g 200g 400g "
+       "800g: Ethernet of that many Gbit/s in each direction; hdr ndr xdr: InfiniBand of 200, 400 and 800. Runs reach "
        "less. none: unknown."},
       {"plan.network_per", at<&S::plan, &PlanSettings::network_per>(), words(kNetworkPers), "-",
-       "Who has an adapter of plan.network to itself. node: the ranks of a host share one. rank: each rank has its "
-       "own."},
+       "Who shares an adapter of plan.network. node: all ranks of a host; rank: nobody, each rank has its own."},
       {"plan.host_link_gbyte_per_s", at<&S::plan, &PlanSettings::host_link_gbyte_per_s>(), between(0, 1e9), "GB/s",
-       "Rate at which one rank copies from its host's memory while copying as much back, from which --plan predicts "
-       "times with parallel.offload; runs measure it before their first step. No figure ships."},
+       "Rate at which one rank copies from its host's memory while copying as much back, for predicting times with "
+       "parallel.offload; runs measure it before their first step. No figure ships."},
 
       {"checkpoint.every", at<&S::checkpoint, &Checkpoint::every>(), between(0, kMaxSteps), "steps",
        "Steps between checkpoints. 0: only at the end and when stopped."},
@@ -323,14 +321,14 @@ std::vector<Key> make_table() {
       {"generate.prompt", at<&S::generate, &Generate::prompt>(), not_empty(), "-",
        "Text that the generated text continues."},
       {"generate.prompts", at<&S::generate, &Generate::prompts>(), any(), "-",
-       "Texts to continue together, as one batch, instead of generate.prompt; an empty one stands for a line break. "
+       "Texts to continue together, as one batch, instead of generate.prompt; an empty text stands for a line break. "
        "[]: generate.prompt alone. For job.kind = generate only."},
       {"generate.graph", at<&S::generate, &Generate::graph>(), any(), "-",
-       "Whether generate and bench.generate capture the step of a token once and replay it as a CUDA graph. Needs a "
-       "CUDA build."},
+       "Whether generate and bench.generate capture the step that produces a token once and replay it as a CUDA "
+       "graph. Needs a CUDA build."},
       {"generate.chained", at<&S::generate, &Generate::chained>(), any(), "-",
-       "Whether the launches of that graph are chained: each starts, and reads weights, while the previous one still "
-       "runs. For up to 8 sequences, on GPUs from sm_90 on; elsewhere, or without generate.graph, it has no effect."},
+       "Whether generate.graph chains its launches: each starts, and reads weights, while the previous one still runs. "
+       "For up to 8 sequences on GPUs from sm_90 on; elsewhere, or without generate.graph, it has no effect."},
       {"generate.max_tokens", at<&S::generate, &Generate::max_tokens>(), between(1, kMaxTokens), "tokens",
        "Maximum number of tokens to generate; end-of-text ends generation earlier."},
       {"generate.temperature", at<&S::generate, &Generate::temperature>(), between(0, 100), "-",

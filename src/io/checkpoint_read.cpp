@@ -23,7 +23,7 @@ std::string instead_of(const fs::path& folder, std::string_view option) {
   auto steps = steps_in(folder.parent_path());
   std::erase_if(steps, [&](std::int64_t s) { return step && s >= *step; });
   if (steps.empty()) {
-    return fmt::format("There is no older checkpoint beside it: use another run's ({}...), or train anew", option);
+    return fmt::format("There is no older checkpoint beside it: use another run's ({}...), or start a new run", option);
   }
   return fmt::format("Use the one before: {}{}", option, (folder.parent_path() / step_name(steps.back())).string());
 }

@@ -83,7 +83,7 @@ bool is_of_a_job(const std::string& name) {
 
 void clear_checkpoints(const fs::path& directory, const Note& note) {
   for (const fs::path& kept : io::remove_checkpoints(directory)) {
-    note(fmt::format("{} is not of this program, and stays\n", kept.string()));
+    note(fmt::format("{} was not written by this program, and stays\n", kept.string()));
   }
 }
 

@@ -88,7 +88,7 @@ Exit generate(const Context& context) {
                                 "use one that was trained with data.source=\"text\"",
                                 checkpoint.state().tokenisation));
     }
-    fmt::print(stderr, "model      of {} (step {}); the deck's own model is not used\n",
+    fmt::print(stderr, "model      from {} (step {}); the deck's own model is not used\n",
                printable(checkpoint.folder().string()), checkpoint.state().step);
     const config::Deck trained = config::parse_stored_deck(checkpoint.state().deck, "the checkpoint's deck");
     const config::Generate& g = settings.generate;

@@ -23,7 +23,7 @@ std::string OffloadReport::measure(const train::Plan& plan, const config::Settin
   const train::Machine machine = train::machine_of(world);
   predicted_ = train::predict_offloaded(plan, known, machine);
   return fmt::format(
-             "offload    {} pinned, the link moves {:.1f} GB/s each way at once: a step takes at least {:.4g} ms\n",
+             "offload    {} pinned, the link moves {:.1f} GB/s in each direction: a step takes at least {:.4g} ms\n",
              memory::readable_bytes(rate.bytes), 1e-9 * link_, 1e3 * predicted_.streams_s) +
          train::describe_time(plan, known, machine);
 }

@@ -346,8 +346,8 @@ class TrainingRun {
                             "results{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
                             step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
                             last_checkpoint_ < 0         ? ""
-                            : std::isfinite(record.loss) ? "; go on from the newest (--resume auto)"
-                                                         : "; go on from one before it diverged (--resume PATH)")));
+                            : std::isfinite(record.loss) ? "; continue from the newest (--resume auto)"
+                                                         : "; continue from one before it diverged (--resume PATH)")));
   }
 
   /// Call before freeing memory that other ranks may have mapped. They may have to wait for rank 0's files.

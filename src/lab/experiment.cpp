@@ -173,11 +173,11 @@ void keep_earlier(const Context& context, ExperimentFile& file) {
   if (!lost.empty() && !context.settings().job.overwrite) {
     throw Failure(
         Exit::files,
-        fmt::format("{} has {} that {} of this deck and its overrides as they stand (another name, other keys, "
-                    "another version): {}. --resume auto would lose what ran: use another directory "
-                    "(job.directory=..., of scripts/experiment --output), or allow it (job.overwrite=true)",
-                    file.path(), counted(std::ssize(lost), "row"), lost.size() == 1 ? "is no row" : "are no rows",
-                    fmt::join(lost, " ")));
+        fmt::format(
+            "{} has {} that this deck, with its overrides, does not describe (another name, other keys, another "
+            "version): {}. --resume auto would lose what ran: use another directory (job.directory=..., of "
+            "scripts/experiment --output), or allow it (job.overwrite=true)",
+            file.path(), counted(std::ssize(lost), "row"), fmt::join(lost, " ")));
   }
   bool has_moved = false;
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -229,7 +229,7 @@ class ExperimentRun {
 
   Exit run() {
     if (context_.resume && *context_.resume != "auto") {
-      world_.fail(Failure(Exit::usage, "an experiment goes on in its own job.directory: type --resume auto"));
+      world_.fail(Failure(Exit::usage, "an experiment continues in its own job.directory: use --resume auto"));
     }
     set_up();
     for (std::int64_t round = 1; round <= keys_.rounds; ++round) {
@@ -289,7 +289,7 @@ class ExperimentRun {
     }
     if (keys_.rounds > 1 && has_measured_) rest(rows_[i].settings.section<Bench>().rest_ms);
     if (const std::string reason = agreed(world_, stop_.reason()); !reason.empty()) return reason;
-    note(fmt::format("--- {}: {}{}\n", title(i, round), rows_[i].name, progress.goes_on ? ", goes on" : ""));
+    note(fmt::format("--- {}: {}{}\n", title(i, round), rows_[i].name, progress.goes_on ? ", continued" : ""));
     run_row(i, round);
     has_measured_ = true;
     return "";
@@ -327,7 +327,7 @@ class ExperimentRun {
   Exit stopped(const std::string& how) {
     flush();
     if (const std::string missing = file_.missing(); !missing.empty()) note(missing + "\n");
-    note(fmt::format("stopped by {}: go on with --resume auto\n", how));
+    note(fmt::format("stopped by {}: continue with --resume auto\n", how));
     return Exit::stopped;
   }
 

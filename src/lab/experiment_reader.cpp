@@ -72,7 +72,7 @@ void check_experiment(const config::Settings& settings, config::Rules rules) {
   const Experiment& experiment = settings.section<Experiment>();
   for (const std::string& text : experiment.record)
     rules.require(parse_recorded(text).has_value(), {"experiment.record"},
-                  fmt::format("\"{}\" names no statistic that is known", text),
+                  fmt::format("\"{}\" names no known statistic", text),
                   fmt::format("DATASET or DATASET:STATISTIC, with {}", statistic_names()));
   rules.require(settings.job.output.empty(), {"job.output"}, "would be ignored: every row writes into its own folder",
                 "job.directory");
@@ -184,7 +184,7 @@ void ExperimentTables::read_keys(const std::string& table, const toml::table& no
       continue;
     }
     if (is_common(key) || (key == "job.kind" && table.starts_with("when_quick"))) {
-      refuse(*value, key, "is of the whole experiment, not of a row", "set it in its own section");
+      refuse(*value, key, "belongs to the whole experiment, not to a row", "set it in its own section");
       continue;
     }
     const toml::array* list = value->as_array();

@@ -40,19 +40,20 @@ std::vector<Key> bench_keys() {
       {"bench.warmup", in<&Bench::warmup>(), between(0, 1 << 20), "repeats",
        "Runs before the measured ones. Nothing else is left out: with 0, the very first run is measured, one-time "
        "costs included. With train.graph, the first four steps of bench.step run or capture two graphs (the column "
-       "cold_steps counts those that were measured), so with 5 every measured step is a replay that follows a replay."},
+       "cold_steps counts those that were measured), so with 5 or more every measured step is a replay that follows a "
+       "replay."},
       {"bench.warmup_ms", in<&Bench::warmup_ms>(), between(0, 1e6), "ms",
        "Shortest duration of the warm-up, whatever bench.warmup says: an idle GPU may need tens of milliseconds to "
        "raise its clocks. 0: only bench.warmup counts."},
       {"bench.rest_ms", in<&Bench::rest_ms>(), between(0, 1e6), "ms",
-       "Idle time in each timing of bench.attention and bench.kernels, after the first run of its warm-up. A GPU at "
-       "its power limit lowers its clocks and needs a tenth of a second of rest to raise them again; without rest, a "
-       "row depends on the row before. 0: none."},
+       "Idle time in each timing of bench.attention and bench.kernels, after the first warm-up run. A GPU at its "
+       "power limit lowers its clocks and needs a tenth of a second of rest to raise them again; without rest, a row "
+       "depends on the row before. 0: none."},
       {"bench.repeats", in<&Bench::repeats>(), between(1, 1 << 20), "repeats",
        "Number of measured runs. Reported are their median, mean and standard deviation, and the first by itself."},
       {"bench.row_limit_s", in<&Bench::row_limit_s>(), at_least(0), "s",
        "Time after which one timing of bench.attention, bench.kernels or bench.comm stops repeating; the row says how "
-       "many repeats there were. 0: no limit."},
+       "many repeats it made. 0: no limit."},
       {"bench.memory_limit_gib", in<&Bench::memory_limit_gib>(), at_least(0), "GiB",
        "Memory limit of bench.attention, bench.decode and bench.generate, or of a rank in bench.comm; larger cases are "
        "reported as out of memory and not run. 0: the machine's memory."},
@@ -68,10 +69,10 @@ std::vector<Key> bench_keys() {
       {"bench.heads", in<&Bench::heads>(), between(1, 65536), "heads", "Heads H of bench.attention and bench.decode."},
       {"bench.tokens", in<&Bench::tokens>(), between(0, 1 << 30), "tokens",
        "Tokens B*T of bench.attention, instead of bench.batch: longer sequences get smaller batches, at least 1. 0: "
-       "use bench.batch."},
+       "bench.batch counts."},
       {"bench.channels", in<&Bench::channels>(), between(0, 1 << 24), "channels",
-       "Channels H*D of bench.attention, instead of bench.heads: wider heads are fewer, at least 1. 0: use "
-       "bench.heads."},
+       "Channels H*D of bench.attention, instead of bench.heads: wider heads are fewer, at least 1. 0: bench.heads "
+       "counts."},
       {"bench.causal", in<&Bench::causal>(), any(), "-", "Whether bench.attention uses the causal mask."},
       {"bench.pass", in<&Bench::pass>(), words(kBenchPasses), "-",
        "What bench.attention times: the forward pass, the backward pass, both in sequence, or all three."},
@@ -91,30 +92,30 @@ std::vector<Key> bench_keys() {
        "Collective operation that bench.comm times, with the library that parallel.collectives and parallel.transfers "
        "choose. Under NCCL a broadcast never uses copy engines."},
       {"bench.mbyte", in<&Bench::mbyte>(), between(1, 1 << 20), "MB",
-       "Message size in bench.comm, in millions of bytes: all ranks' parts together, as nccl-tests count."},
+       "Message size in bench.comm, in millions of bytes: all ranks' parts together, as in nccl-tests."},
   };
 }
 
 std::vector<Key> experiment_keys(const std::vector<JobTraits>& jobs) {
   return {
       {"experiment.question", in<&Experiment::question>(), any(), "-",
-       "The question that the experiment answers, for its reader."},
+       "The question that the experiment answers, for readers."},
       {"experiment.job", in<&Experiment::job>(), words(row_kinds(jobs)), "-",
-       "job.kind of each row that sets none itself. Rows are the [experiment.rows.NAME] tables, whose keys are those "
-       "of any deck, times every combination of the lists in their own `product` and in [experiment.product], such as "
+       "job.kind of the rows that set none. Rows are the [experiment.rows.NAME] tables, whose keys are those of any "
+       "deck, times every combination of the lists in their own `product` and in [experiment.product], such as "
        "model.size = [\"small\", \"medium\"]; the deck supplies all other keys."},
       {"experiment.record", in<&Experiment::record>(), any(), "-",
        "Datasets of each row's run.h5 or bench.h5 to collect in experiment.h5, such as step_ms or "
        "steps/step_time:median. Statistics: mean std median min max sum count first last; without one, the values "
        "themselves. Empty: every column of bench.h5, and nothing of run.h5."},
       {"experiment.rounds", in<&Experiment::rounds>(), between(1, 10000), "rounds",
-       "How often all rows are measured, each time by a fresh job that replaces the row's files: odd rounds in the "
-       "order of the rows, even rounds in reverse, resting for the row's bench.rest_ms before each. With several "
-       "rounds experiment.h5 stores numbers by [row, round]."},
+       "How many times all rows are measured. Each measurement is a fresh job that replaces the row's files: odd "
+       "rounds follow the order of the rows, even rounds reverse it, and the row's bench.rest_ms precede each "
+       "measurement. With several rounds, experiment.h5 stores numbers by [row, round]."},
       {"experiment.baseline", in<&Experiment::baseline>(), any(), "-",
-       "NAME of the [experiment.rows.NAME] with which experiment.h5 compares the other rows, in /relative: each with "
-       "the baseline row that has the same values from lists. Times and rates give the speed-up, bytes the fraction "
-       "saved. Empty: no comparison."},
+       "NAME of the [experiment.rows.NAME] with which experiment.h5 compares the other rows, in /relative. Each row "
+       "is compared with the baseline row that has the same values from lists. Times and rates give the speed-up, "
+       "bytes the fraction saved. Empty: no comparison."},
       {"experiment.ranks", in<&Experiment::ranks>(), not_empty(between(1, 1 << 20)), "ranks",
        "Numbers of ranks on which scripts/experiment starts the experiment. The program itself uses the ranks it is "
        "started with."},
@@ -126,7 +127,7 @@ std::vector<Key> experiment_keys(const std::vector<JobTraits>& jobs) {
       {"experiment.only", in<&Experiment::only>(), any(), "-",
        "Names of the rows to run, as --check lists them. Empty: all."},
       {"experiment.quick", in<&Experiment::quick>(), any(), "-",
-       "Whether [experiment.when_quick] applies: its keys go to every row, and the lists of its `product` replace "
+       "Whether [experiment.when_quick] applies. Its keys go to every row, and the lists of its `product` replace "
        "those of the same keys; an empty list leaves their rows out."},
   };
 }

@@ -225,7 +225,7 @@ std::string Layout::table() const {
     ++tensors[static_cast<int>(tensor.category)];
     sums[static_cast<int>(tensor.category)] += tensor.bytes;
   }
-  std::string text = fmt::format("{:<15}{:>8}{:>14}{:>14}\n", "memory per rank", "tensors", "sum", "peak at once");
+  std::string text = fmt::format("{:<15}{:>8}{:>14}{:>14}\n", "memory per rank", "tensors", "sum", "peak");
   for (int i = 0; i < kCategories; ++i) {
     if (tensors[i] == 0) continue;
     text += fmt::format("  {:<12}{:>9}{:>14}{:>14}\n", name_of(static_cast<Category>(i)), tensors[i],

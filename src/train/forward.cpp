@@ -47,7 +47,7 @@ ForwardPlan plan_forward(const config::Settings& settings, Dtype dtype, int rank
   if (settings.train.tune_gemm) {
     const std::int64_t largest = largest_product(shape, batch, plan.activations);
     const std::int64_t bytes = kernels::gemm_timing_bytes(machine.target, largest * bytes_of(dtype));
-    if (bytes > 0) layout.add_outside("timing of products, at first", bytes);
+    if (bytes > 0) layout.add_outside("GEMMs timed in the first pass", bytes);
   }
   layout.place();
   return plan;

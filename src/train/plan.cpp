@@ -113,12 +113,12 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   }
   plan.validation = declare_host_tensors("validation", batch.micro_sequences, shape.T, false, layout);
   plan.activations = model::declare_activations(shape, plan.options, layout);
-  if (collectives.nccl > 0) layout.add_outside("NCCL's buffers, about", collectives.nccl);
+  if (collectives.nccl > 0) layout.add_outside("an estimate for NCCL", collectives.nccl);
   if (ranks > 1 && collectives.receive + collectives.nccl == 0) {
     const memory::Space space = machine.target.is_host ? memory::Space::device : memory::Space::host;
     const MpiBytes mpi = mpi_bytes(plan, has_wire ? Dtype::bf16 : gradients);
     if (mpi.staging > 0) layout.add_outside("staging for MPI", mpi.staging, space);
-    layout.add_outside("MPI's sums, about", mpi.sums, space);
+    layout.add_outside("an estimate for MPI's sums", mpi.sums, space);
   }
   if (collectives.receive > 0) layout.add_outside("the copy engines' receive buffer", collectives.receive);
   // The sampled text's GEMMs are not timed, so the two never coexist and the larger counts.
@@ -127,9 +127,9 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   const model::GenerateKernels kernels = generate_kernels(settings, dtype, shape.D(), machine);
   const std::int64_t sampling = settings.train.sample_tokens > 0 ? model::generation_bytes(shape, dtype, kernels) : 0;
   if (timing > sampling) {
-    layout.add_outside("timing of products, at first", timing);
+    layout.add_outside("GEMMs timed in the first step", timing);
   } else if (sampling > 0) {
-    layout.add_outside("the sampled text, afterwards", sampling);
+    layout.add_outside("the sampled text at the end", sampling);
   }
   layout.place();
   return plan;

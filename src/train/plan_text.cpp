@@ -95,7 +95,7 @@ std::string sums_text(const Plan& plan, const config::PlanSettings& keys, bool i
                                        : "");
   const Parts parts = parts_of(plan);
   return text +
-         fmt::format("of it      {} bytes of weights, gradients and optimizer, {} of activations and workspaces\n",
+         fmt::format("of which   {} bytes of weights, gradients and optimizer, {} of activations and workspaces\n",
                      parts.state, parts.activations);
 }
 

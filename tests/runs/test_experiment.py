@@ -149,7 +149,7 @@ parallel.shard = ["optimizer", "parameters"]
         for key, values in (("parallel.collectives", '["mpi", "auto"]'), ("parallel.transfers", '["auto", "ring"]')):
             deck = self.deck(ROWS.replace('precision.compute = ["fp32", "bf16"]', f"{key} = {values}"))
             for arguments in (("--check",), ()):
-                self.run_deck(deck, *arguments, code=USAGE, says=f"{key}  is of the whole experiment, not of a row  legal: set it in its own section\n")
+                self.run_deck(deck, *arguments, code=USAGE, says=f"{key}  belongs to the whole experiment, not to a row  legal: set it in its own section\n")
 
     def test_a_directory_that_holds_one_is_not_overwritten(self):
         self.run_deck(self.rows, "experiment.quick=true")
@@ -166,7 +166,7 @@ parallel.shard = ["optimizer", "parameters"]
         self.assertEqual(list(contents(self.directory)["name"]), NAMES)
         before = snapshot(self.directory)
         self.run_deck(self.rows, "--resume", "auto", "train.steps=3", code=FILES,
-                      says=["experiment.h5 has 4 rows that are no rows of this deck", "small_fp32 small_bf16 last_fp32 last_bf16",
+                      says=["experiment.h5 has 4 rows that this deck, with its overrides, does not describe", "small_fp32 small_bf16 last_fp32 last_bf16",
                             "--resume auto would lose what ran"])
         self.assertEqual(snapshot(self.directory), before)
         result = self.run_deck(self.rows, "--resume", "auto", "train.steps=3", "job.overwrite=true")  # nothing is kept
@@ -476,7 +476,7 @@ class Rounds(RunTest):
         found = contents(self.folder / f"runs/{self.folder.name}")
         self.assertEqual(list(found["exit_code"]), [STOPPED])
         again = self.run_deck(deck, *words, "--resume", "auto")
-        self.assertIn("round 2, row 1 of 6: small_fp32, goes on\n", again.out)
+        self.assertIn("round 2, row 1 of 6: small_fp32, continued\n", again.out)
         losses = contents(self.folder / f"runs/{self.folder.name}")["record/steps/loss"]
         self.assertEqual(losses.shape, (1, 2, 3000))
         np.testing.assert_array_equal(losses[0, 0], losses[0, 1])
@@ -594,7 +594,7 @@ class Stops(RunTest):
                 self.assertEqual(result.code, STOPPED, str(result))
                 self.assertIn(f"stopped by {number.name if number else 'experiment.time_limit_s'} before row", result.out)
                 if number is not None:
-                    self.run_deck(deck, where, "train.steps=2", "--resume", "auto", code=FILES, says="1 row that is no row of this deck")
+                    self.run_deck(deck, where, "train.steps=2", "--resume", "auto", code=FILES, says="1 row that this deck, with its overrides, does not describe")
                 again = self.run_deck(deck, where, "train.steps=2", "--resume", "auto", "job.overwrite=true")
                 self.assertNotIn(" has run\n", again.out)
                 self.assertEqual(list(contents(self.folder / str(number))["name"]), NAMES)
@@ -627,7 +627,7 @@ class Stops(RunTest):
         self.assertEqual(list(found["name"]), [*NAMES[:2], "last_bf16"])
         self.assertEqual(list(found["exit_code"]), [STOPPED, STOPPED, FINISHED])
         again = self.run_deck(deck, *own, f'experiment.only={NAMES[:2]}', "--resume", "auto")
-        self.assertEqual(again.out.count("goes on\n"), 2, str(again))
+        self.assertEqual(again.out.count("continued\n"), 2, str(again))
         found = contents(where)
         self.assertEqual(list(found["exit_code"]), [FINISHED] * 3)
         self.assertTrue(np.isfinite(found["record/steps/loss"]).all())
@@ -658,7 +658,7 @@ every = 20
         self.assertEqual(job.wait().code, STOPPED)
         stopped_at = latest_step(row)
         again = self.run_deck(deck, "--resume", "auto")
-        self.assertIn("goes on", again.out)
+        self.assertIn("continued", again.out)
         self.assertIn(f"(step {stopped_at}, written by 1 rank)", again.out)
         with h5py.File(row / "run.h5", "r") as file:
             self.assertEqual(file["info"].attrs["attempts"], 2)

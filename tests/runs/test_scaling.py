@@ -72,7 +72,7 @@ class Compare(RunTest):
                                "plan.device=h200", "plan.host_link_gbyte_per_s=1e-6")  # for --plan alone
         if gpus() is None:
             self.assertNotIn("(measured)", result.out)
-        rate, least = re.search(r"the link moves ([\d.]+) GB/s each way at once: a step takes at least ([\d.]+) ms", result.out).groups()
+        rate, least = re.search(r"the link moves ([\d.]+) GB/s in each direction: a step takes at least ([\d.]+) ms", result.out).groups()
         self.assertGreater(float(rate), 0)
         predicted = float(re.search(r"^time +([\d.]+) ms per step: .* on the link to the host", result.out, re.M)[1])
         taken, percent, which, again, alone = re.search(
@@ -280,7 +280,7 @@ class Figures(RunTest):
             plan, = tomllib.loads(self.run_deck(*ask, "--figures").out)["plan"]
             self.assertEqual((plan["row"], plan["ranks"]), ("", 2))
             self.assertIn(f"({plan['rank_bytes']} bytes)", text)
-            self.assertIn(f"of it      {plan['state_bytes']} bytes of weights, gradients and optimizer, "
+            self.assertIn(f"of which   {plan['state_bytes']} bytes of weights, gradients and optimizer, "
                           f"{plan['activation_bytes']} of activations", text)
             if "step_s" in plan:
                 self.assertIn(f"time       {1e3 * plan['step_s']:.4g} ms per step", text)

@@ -291,7 +291,7 @@ TEST(ExperimentFaults, all_are_gathered_and_say_where_and_in_which_row) {
            "experiment.record  \"loss:middle\" names no statistic",
            "deck.toml:5:17  model.d_model  100 is not a multiple of model.num_heads = 3 (row one_1)",
            "deck.toml:7:15  model.heads  unknown key",
-           "job.directory  is of the whole experiment, not of a row",
+           "job.directory  belongs to the whole experiment, not to a row",
            "train.steps  -1 is out of range (row one_-1)",
            "train.steps  is the string \"two\" (row one_two)",
            "train.graph  is not a list of values",
@@ -305,7 +305,7 @@ TEST(ExperimentFaults, the_kind_of_a_row_is_that_of_one_job) {
   const std::string text = "job.kind = 'experiment'\n[experiment]\nrows.one.job.kind = 'experiment'\n";
   EXPECT_THAT(deck_refusal(text), HasSubstr("deck.toml:3:21  job.kind  is an experiment in an experiment"));
   EXPECT_THAT(deck_refusal("job.kind = 'experiment'\nexperiment.when_quick.job.kind = 'train'\n"),
-              HasSubstr("job.kind  is of the whole experiment, not of a row"));
+              HasSubstr("job.kind  belongs to the whole experiment, not to a row"));
 }
 
 TEST(ExperimentFaults, a_key_that_would_be_ignored_is_refused) {
@@ -320,7 +320,7 @@ TEST(ExperimentFaults, a_key_that_would_be_ignored_is_refused) {
               HasSubstr("no product has it"));
   EXPECT_THAT(deck_refusal(text, {"experiment.job=experiment"}), HasSubstr("is not a word of this key"));
   EXPECT_THAT(deck_refusal(text, {"experiment.when_quick={job={kind='train'}}"}),
-              HasSubstr("job.kind  is of the whole experiment, not of a row"));
+              HasSubstr("job.kind  belongs to the whole experiment, not to a row"));
   EXPECT_THAT(deck_refusal(text, {"experiment.rows={one={job={kind='experiment'}}}"}),
               HasSubstr("job.kind  is an experiment in an experiment"));
 }

@@ -202,7 +202,7 @@ TEST(Layout, table_has_a_row_per_category_and_the_ratio) {
   layout.add("y", {2048}, Dtype::bf16, Category::activations, {2, 3});
   layout.place();
   EXPECT_EQ(layout.table(),
-            "memory per rank tensors           sum  peak at once\n"
+            "memory per rank tensors           sum          peak\n"
             "  parameters          1       4.0 KiB       4.0 KiB\n"
             "  gradients           1       4.0 KiB       4.0 KiB\n"
             "  optimizer           2       6.0 KiB       6.0 KiB\n"
