@@ -249,7 +249,7 @@ class BenchFile(Plots):
         answer = subprocess.run([SOURCE / "scripts/plot_bench", result], text=True, capture_output=True)
         lines = [re.split("  +", line) for line in answer.stdout.splitlines()]
         self.assertNotIn("B", lines[0], "what no comparison needs stays in the file")
-        for column in ("bench.length", "engine", "forward_ms", "relative both_ms", "relative memory_mib"):
+        for column in ("bench.length", "engine", "forward_ms", "both_ms speed-up", "memory_mib saved"):
             self.assertIn(column, lines[0])
         self.assertEqual([line[lines[0].index("implementation")] for line in lines[1:5]], ["standard"] * 2 + ["flash2"] * 2)
         with h5py.File(result / "experiment.h5", "r") as file:
