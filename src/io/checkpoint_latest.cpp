@@ -139,12 +139,13 @@ void require_own_checkpoints(const fs::path& run_directory) {
   const Writer own{run_id_in(run_directory), fs::weakly_canonical(run_directory, error).string()};
   for (const fs::path& step : written_in(checkpoints).steps) {
     if (!holds_files_of_checkpoint(step) || (!own.run_id.empty() && writer_of(step) == own)) continue;
-    throw Failure(Exit::files,
-                  fmt::format("{} is a link to {}, where {} does not say that the run in this directory wrote it: "
-                              "job.overwrite does not delete it. Continue from it (--resume auto), use another directory "
-                              "(job.directory=...), or delete it yourself, or the link",
-                              checkpoints.string(), fs::weakly_canonical(checkpoints, error).string(),
-                              fs::relative(step, checkpoints, error).string()));
+    throw Failure(
+        Exit::files,
+        fmt::format("{} is a link to {}, where {} does not say that the run in this directory wrote it: "
+                    "job.overwrite does not delete it. Continue from it (--resume auto), use another directory "
+                    "(job.directory=...), or delete it yourself, or the link",
+                    checkpoints.string(), fs::weakly_canonical(checkpoints, error).string(),
+                    fs::relative(step, checkpoints, error).string()));
   }
 }
 

@@ -72,7 +72,7 @@ ROOT = [Path()]  # of the tree that is checked
 MAX_LINES = 520  # of a source file of the program
 MAX_COLUMNS = 120  # of a line of C++
 MAX_WORDS = 15000  # of all pages together; what stands between <!-- generated: NAME --> and <!-- end --> does not count
-FOLDERS = ["src", "kernels", "parallel", "tests", "scripts", "cmake", "input", ".ci"]
+FOLDERS = ["src", "kernels", "parallel", "tests", "scripts", "cmake", "input", "docs", ".ci"]
 MACHINE_PATH = re.compile(r"(?<![\w.$}{])/(home|root|work|Users|scratch|lustre|mnt|tmp)/[\w.]")
 
 
