@@ -30,7 +30,7 @@ class Program:
         """The exit code; what the program says goes to standard error. Signals that ask to stop are handed on."""
         code, _, signal_name = run_on_ranks(room, ranks, self.preset, self.path, str(deck), *words, stdout=sys.stderr)
         if signal_name:
-            raise Refusal(STOPPED, f"stopped by {signal_name}: the same command goes on after the rows that have run")
+            raise Refusal(STOPPED, f"stopped by {signal_name}: the same command continues after the rows that have run")
         return code
 
 
