@@ -2,8 +2,10 @@
 """What bench.* measure: every case is a row, whatever becomes of it, and derived columns follow from measured ones."""
 import itertools
 import math
+import sys
 import unittest
 
+import h5py
 import numpy as np
 
 from harness import ENVIRONMENT, FILES, TINY, USAGE, BenchTest, gpus
@@ -67,6 +69,44 @@ class Bench(BenchTest):
                 self.assertAlmostEqual(sum(parts), row["peak_mib"], delta=len(parts) * 256 / 2**20)
                 self.assertEqual(row["d_q_mib"], 4 * B * H * T * D / 2**20)
                 self.assertEqual(row["d_scores_mib"], 4 * B * H * T * T / 2**20 if row is standard else 0)
+
+    def test_rows_of_one_process_count_no_arena_twice(self):
+        """On a GPU in `taken_mib`; a host shows it in the process's memory, which four rows must not raise above one's."""
+        deck = self.deck("""
+            [job]
+            kind = "experiment"
+            [experiment]
+            job = "bench.attention"
+            [experiment.product]
+            bench.causal = [true, false]
+            [bench]
+            length = 64
+            head_width = 32
+            tokens = 32768
+            channels = 64
+            warmup = 0
+            repeats = 1
+            """)
+        measure = "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); " \
+                  "print('KiB', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
+
+        def run(name, override):
+            folder = self.folder / name
+            answer = self.run_deck(deck, f"job.directory={folder}", override, wrapper=[sys.executable, "-c", measure])
+            with h5py.File(folder / "experiment.h5", "r") as file:
+                columns = [file[f"record/{name}_mib"][...].ravel() for name in ("taken", "peak", "pads")]
+            return columns, int(answer.out.split()[-1]) / 1024
+
+        (taken, peak, pads), together = run("four", "experiment.rounds=2")
+        _, alone = run("one", "bench.causal=true")
+        arena = peak[0] - pads[0]
+        self.assertGreater(arena, 60)
+        self.assertEqual(len(taken), 4)
+        if gpus() is None:
+            self.assertTrue(np.isnan(taken).all(), taken)
+            self.assertLess(together - alone, arena / 2)
+        else:
+            np.testing.assert_allclose(taken, arena, rtol=0, atol=2)  # the driver counts in pieces of 2 MiB
 
     def test_sums_are_to_the_bit_those_of_numpy(self):
         def bf16(x):  # round to nearest, ties to even
