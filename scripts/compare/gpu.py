@@ -349,7 +349,9 @@ def main(arguments, program):
     gpus = len(GPUS) or len(subprocess.run(["nvidia-smi", "-L"], text=True, capture_output=True).stdout.splitlines())
     print(subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.limit", "--format=csv,noheader"],
                          text=True, capture_output=True).stdout.strip())
-    print(subprocess.run([program, "--version"], text=True, capture_output=True).stdout.strip(), flush=True)
+    version = subprocess.run([program, "--version"], text=True, capture_output=True).stdout.strip()
+    report.commit = next(iter(re.findall(r"git (\w+)", version)), "")
+    print(version, flush=True)
     work = {"attention": lambda: (attention(ours, torch, report, rounds, quick), course(ours, torch, report, min(rounds, 3), quick)),
             "error": lambda: error(ours, torch, report, quick),
             "kernels": lambda: kernels(ours, torch, report, quick),

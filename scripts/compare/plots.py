@@ -26,7 +26,8 @@ def draw(report):
                 if picture is page:
                     for axis in figure.axes:
                         plotting.peak_line(axis, plotting.peak_of([report.device]))
-                plotting.heading(figure, [report.device, report.date, *(["head width 128, causal, bf16"] if picture is page else [])])
+                more = [f"{most_rounds(report.data[section])} rounds", "head width 128, causal, bf16"] if picture is page else []
+                plotting.heading(figure, [report.device, report.date, report.commit, *more])
                 plotting.save(figure, report.folder / f"{name}.png")
             plt.close(figure)
             drawn.append(f"{name}.png")
@@ -49,10 +50,10 @@ def case_label(row):
     return f"{row['D']}\n{row['T'] // 1024}k\n{'causal' if row['causal'] else 'full'}"
 
 
-def tflops(row, side):
-    """TFLOP/s of a row of the section attention; None where that side was not measured."""
+def tflops(row, side, of=statistics.median):
+    """TFLOP/s of a row of the section attention, by the median of the rounds' times or another; None where that side was not measured."""
     flop = (1 if row["direction"] == "forward" else 2.5) * 4 * row["B"] * row["H"] * row["T"] ** 2 * row["D"] * (0.5 if row["causal"] else 1)
-    return 1e-9 * flop / statistics.median(row["ms"][side]) if row["ms"].get(side) else None
+    return 1e-9 * flop / of(row["ms"][side]) if row["ms"].get(side) else None
 
 
 def attention(plt, rows):
@@ -69,6 +70,10 @@ def attention(plt, rows):
     return figure
 
 
+def most_rounds(rows):
+    return max(len(times or ()) for row in rows for times in row["ms"].values())
+
+
 def page(plt, rows):
     """Attention's speed beside its peers for a front page: width 128, causal, on few bars."""
     figure = plt.figure(figsize=(7.2, 3.3), dpi=120, constrained_layout=True)
@@ -79,8 +84,12 @@ def page(plt, rows):
         ours = "wgmma" if any(row["ms"].get("wgmma") for row in chosen) else "mma"
         sides = ((ours, "Tessera", OURS), ("CUDNN", "PyTorch, cuDNN", COLOURS["CUDNN"]),
                  ("FLASH", "PyTorch, FlashAttention", COLOURS["FLASH"]), ("MATH", "PyTorch, scores stored", COLOURS["MATH"]))
-        bars(axis, [plotting.length_text(row["T"]) for row in chosen],
-             [(label, colour, [tflops(row, side) for row in chosen]) for side, label, colour in sides], size=9)
+        drawn = bars(axis, [plotting.length_text(row["T"]) for row in chosen],
+                     [(label, colour, [tflops(row, side) for row in chosen]) for side, label, colour in sides], size=9)
+        for (side, *_), container in zip(sides, drawn):  # from the slowest round to the fastest
+            for bar, row in zip(container, chosen):
+                if row["ms"].get(side):
+                    axis.vlines(bar.get_x() + bar.get_width() / 2, tflops(row, side, max), tflops(row, side, min), color=plotting.INK, linewidth=1)
         axis.set_title(f"Attention {direction}")
         axis.set_xlabel("tokens")
         axis.grid(axis="x", visible=False)

@@ -138,6 +138,7 @@ class Report:
         self.promises, self.data = {}, {}
         self.device = next(iter(re.findall(r"GPU \d+: (.+?) \(UUID", places.nvidia_smi())), "")
         self.date = time.strftime("%Y-%m-%d")
+        self.commit = ""  # of our program
         folder.mkdir(parents=True, exist_ok=True)
 
     def promise(self, what, least, aim):
