@@ -90,7 +90,7 @@ KOKKOS_FORCEINLINE_FUNCTION void wait_for_batches() {
   TESSERA_ON_CUDA(cuda::wait_for_copies<kUnderWay>();)
 }
 
-// --- reading what is read once and not written by the kernel or beside it: weights ----------------------------------
+// --- reading weights: data read once, and written neither by the kernel nor while it runs ---------------------------
 
 #ifdef KOKKOS_ENABLE_CUDA
 namespace cuda {

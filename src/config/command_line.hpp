@@ -13,15 +13,15 @@ namespace tessera::config {
 struct CommandLine {
   std::string deck;                    // empty only with help, version, show_config, explain or compare
   std::vector<std::string> overrides;  // "section.key=value", for load_deck
-  bool check = false;                  // read the deck, say whether it is right, end
-  bool plan = false;                   // print what each rank needs, end
-  bool print = false;                  // print the resolved deck, end
+  bool check = false;                  // read the deck, report its faults, exit
+  bool plan = false;                   // print what each rank needs, exit
+  bool print = false;                  // print the resolved deck, exit
   bool figures = false;                // of `plan` or `show_config`: TOML for programs instead of text
   bool version = false;
   bool show_config = false;  // compiler, Kokkos, BLAS, MPI of this build
   bool help = false;
   std::optional<std::string> explain;         // key, section or "all"
-  std::optional<std::string> compare;         // with `plan`: the run.h5 whose measurements stand beside it
+  std::optional<std::string> compare;         // with `plan`: the run.h5 to compare it with
   std::optional<std::string> resume;          // "auto" or the path of a checkpoint
   std::vector<std::string> kokkos_arguments;  // as given, for Kokkos::initialize
 

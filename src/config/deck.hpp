@@ -41,8 +41,8 @@ std::string row_folder(std::int64_t number, std::string_view name);
 /// `overrides` are `section.key=value`, the value in TOML. If it is not TOML it is a bare string, unless it begins with
 /// a quote or, for keys that do not take any text, with a bracket: then TOML's fault is reported. The last of several
 /// for a key wins. Paths in the deck are relative to its folder, in overrides to the current directory. Every row of
-/// the deck is read as a deck, too, and its faults are thrown with the others. An override replaces the lists, if rows
-/// take its key from lists, by a list or one value; for any other key that a row sets, it is refused.
+/// the deck is read as a deck, too, and its faults are thrown with the others. If rows take a key from lists, an
+/// override replaces these by a list or one value; an override of any other key that a row sets is refused.
 Deck load_deck(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
 /// The same from text. `name` is used in messages, its stem in the default of job.directory; relative paths in the text

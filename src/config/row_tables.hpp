@@ -37,7 +37,7 @@ class RowTables {
   /// Whether `name`, "section.table", is such a table.
   virtual bool has(std::string_view name) const = 0;
 
-  /// Reads it into `settings`; with `is_override` from the command line.
+  /// Reads it into `settings`; `is_override`: it comes from the command line.
   virtual void read(std::string_view name, const toml::node& node, const Locate& locate, Settings& settings,
                     Faults& faults, bool is_override) = 0;
 

@@ -27,12 +27,12 @@ struct StepTransfer {
 
 /// The collective operations of one step.
 struct StepCommunication {
-  std::int64_t transfers = 0, bytes = 0;  // how many; of their messages together
-  double total_s = 0;                     // from the start to the end of each, added up
-  double under_way_s = 0;                 // in which at least one was under way
-  double exposed_s = 0;                   // in which the rank did nothing but wait for one
-  double begin_s = NAN;                   // of the first forward pass: when the host enqueued it (events::now_s)
-  std::vector<StepTransfer> each;         // by their starts
+  std::int64_t transfers = 0, bytes = 0;  // number of operations; bytes of all their messages
+  double total_s = 0;                     // sum of their durations
+  double under_way_s = 0;                 // with at least one in flight
+  double exposed_s = 0;                   // the rank only waited for one
+  double begin_s = NAN;                   // when the host enqueued the first forward pass (events::now_s)
+  std::vector<StepTransfer> each;         // in the order of their starts
 };
 
 /// Listens from its construction on. Construct it before the first step.
@@ -58,7 +58,7 @@ class StepEvents final : public events::Listener {
 
  private:
   LiveBytes live_, initial_, before_update_, in_update_;
-  StepCommunication communication_;  // each: by their ends
+  StepCommunication communication_;  // each: in the order of their ends
 };
 
 }  // namespace tessera::lab

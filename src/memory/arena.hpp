@@ -28,8 +28,8 @@ namespace tessera::memory {
 /// (resident memory beyond the arena): 7 MiB; with micro-batches of 24,576 tokens 35 MiB.
 inline constexpr std::int64_t kLibraryBytes = std::int64_t{64} << 20;
 
-/// Memory left on a host [bytes]. Checked beforehand, since under overcommit malloc succeeds and the process is killed
-/// later.
+/// Memory left on a host [bytes]. Checked before allocating: under overcommit malloc succeeds, and the process is
+/// killed later.
 struct HostMemory {
   std::int64_t shared;  // the least of the system's available memory and the control groups' remainders
   std::int64_t own;     // what this process's limits leave (ulimit -v, ulimit -d), each rank having its own
