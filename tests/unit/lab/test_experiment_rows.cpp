@@ -288,7 +288,7 @@ TEST(ExperimentFaults, all_are_gathered_and_say_where_and_in_which_row) {
       "[train]\n"
       "batch_size = 0\n");
   for (const char* part : {
-           "experiment.record  \"loss:middle\" names no statistic",
+           "experiment.record  \"loss:middle\" names no known statistic",
            "deck.toml:5:17  model.d_model  100 is not a multiple of model.num_heads = 3 (row one_1)",
            "deck.toml:7:15  model.heads  unknown key",
            "job.directory  belongs to the whole experiment, not to a row",
