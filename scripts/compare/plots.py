@@ -26,7 +26,7 @@ def draw(report):
                 if picture is page:
                     for axis in figure.axes:
                         plotting.peak_line(axis, plotting.peak_of([report.device]))
-                more = [f"{most_rounds(report.data[section])} rounds", "head width 128, causal, bf16"] if picture is page else []
+                more = [f"{most_rounds(report.data[section])} rounds", "head width 128, causal"] if picture is page else []
                 plotting.heading(figure, [report.device, report.date, report.commit, *more])
                 plotting.save(figure, report.folder / f"{name}.png")
             plt.close(figure)
