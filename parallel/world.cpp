@@ -256,12 +256,19 @@ void World::abort(int code) const {
 }
 
 void check_launcher(int ranks, const std::function<const char*(const char*)>& environment) {
-  const char* const tasks = environment("SLURM_NTASKS");
-  if (!tasks || !environment("SLURM_STEP_ID")) return;
-  for (const char* set_by_mpirun : {"OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"}) {  // Open MPI's, MPICH's
-    if (environment(set_by_mpirun)) return;
+  // What Open MPI's mpirun and MPICH's set, and what of it is the number of ranks.
+  constexpr std::pair<const char*, const char*> kMpiruns[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"},
+                                                              {"MPI_LOCALNRANKS", "PMI_SIZE"}};
+  for (const auto& [sign, count] : kMpiruns) {
+    if (!environment(sign)) continue;
+    const char* const started = environment(count);
+    if (!started || std::atoi(started) == ranks) return;
+    throw EnvironmentError("MPI has " + counted(ranks, "rank") + " but mpirun started " + started +
+                           ": it belongs to another MPI than the program's, which tessera --show-config names; start "
+                           "with that one's");
   }
-  if (std::atoi(tasks) == ranks) return;
+  const char* const tasks = environment("SLURM_NTASKS");
+  if (!tasks || !environment("SLURM_STEP_ID") || std::atoi(tasks) == ranks) return;
   throw EnvironmentError("MPI has " + counted(ranks, "rank") + " but SLURM_NTASKS is " + tasks +
                          ": start with srun --mpi=pmix (srun --mpi=list names what this Slurm has), or with mpirun");
 }

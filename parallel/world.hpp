@@ -134,8 +134,9 @@ class World {
   std::unique_ptr<Watchdog> watchdog_;
 };
 
-/// Checks that the `ranks` of MPI are those that srun started, if srun started this one: below an mpirun, Slurm counts
-/// its daemons. `environment` gives variables as std::getenv does.
+/// Checks that the `ranks` of MPI are those that mpirun or srun started: an MPI that does not understand its launcher
+/// makes each of them a launch of its own. Below an mpirun, Slurm counts its daemons. `environment` gives variables as
+/// std::getenv does.
 /// Throws  EnvironmentError if they are not.
 void check_launcher(int ranks, const std::function<const char*(const char*)>& environment);
 

@@ -56,11 +56,16 @@ TEST(CheckLauncher, accepts_agreement_and_no_srun) {
   EXPECT_NO_THROW(check(1, {{"SLURM_NTASKS", "8"}})) << "in a job's script, which is no step of srun's";
 }
 
-TEST(CheckLauncher, accepts_any_count_of_mpiruns) {
-  for (const std::string& set_by_mpirun : {std::string("OMPI_COMM_WORLD_SIZE"), std::string("MPI") + "_LOCALNRANKS"}) {
-    Variables below_a_daemon{{"SLURM_STEP_ID", "3"}, {"SLURM_NTASKS", "1"}};
-    below_a_daemon[set_by_mpirun] = "2";
-    EXPECT_NO_THROW(check(2, below_a_daemon)) << set_by_mpirun;
+TEST(CheckLauncher, asks_mpirun_before_slurm) {
+  const Variables below_a_daemon{{"SLURM_STEP_ID", "3"}, {"SLURM_NTASKS", "1"}};
+  const std::string mpichs = std::string("MPI") + "_LOCALNRANKS";
+  for (const Variables& set_by_mpirun : {Variables{{"OMPI_COMM_WORLD_SIZE", "2"}},
+                                         Variables{{mpichs, "2"}, {"PMI_SIZE", "2"}}, Variables{{mpichs, "2"}}}) {
+    Variables all = set_by_mpirun;
+    all.insert(below_a_daemon.begin(), below_a_daemon.end());
+    EXPECT_NO_THROW(check(2, all)) << all.begin()->first;
+    if (all.contains(mpichs) && !all.contains("PMI_SIZE")) continue;
+    EXPECT_THAT(environment_failure_of([&] { check(1, all); }), HasSubstr("MPI has 1 rank but mpirun started 2"));
   }
 }
 
