@@ -93,6 +93,17 @@ void check(cudaError_t status, const std::string& what) {
   if (status != cudaSuccess) refuse(status, what);
 }
 
+/// "GPU-" and five groups of hexadecimal digits, as nvidia-smi writes it.
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+    text += (i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "") + std::string(digits);
+  }
+  return text;
+}
+
 /// A kernel to ask the driver whether this program has code for the current device: the only reliable test.
 __global__ void probe() {}
 
@@ -109,7 +120,7 @@ int visible_devices() {
 }
 
 DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
-  std::string gpu, bus_id;
+  std::string gpu, bus_id, uuid;
   world.agree([&] {  // if one rank fails, all do: none waits for one that left
     index_ = choose_device(world.local_rank(), visible_devices());
     cudaDeviceProp properties{};
@@ -118,6 +129,7 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
     check(cudaDeviceGetPCIBusId(bus, sizeof bus, index_), "querying the PCI address of GPU " + std::to_string(index_));
     gpu = properties.name;
     bus_id = bus;
+    uuid = uuid_text(properties.uuid);
     const std::string id = gpu + " at " + bus_id;
     const std::string fault = architecture_fault(TESSERA_CUDA_ARCH, properties.major, properties.minor, id);
     if (!fault.empty()) throw EnvironmentError(fault);
@@ -127,10 +139,12 @@ DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
           id + " has no code to run in this build (" + compiled_architecture() + ")");
   });
   std::vector<Place> places = world.places();
-  const std::vector<std::string> gpus = world.all_gather(gpu), bus_ids = world.all_gather(bus_id);
+  const std::vector<std::string> gpus = world.all_gather(gpu), bus_ids = world.all_gather(bus_id),
+                                 uuids = world.all_gather(uuid);
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     places[rank].gpu = gpus[rank];
     places[rank].bus_id = bus_ids[rank];
+    places[rank].uuid = uuids[rank];
   }
   is_shared_ = check_sharing(places, allow_shared);
   world.set_places(std::move(places));

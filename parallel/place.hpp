@@ -11,7 +11,7 @@ namespace tessera::parallel {
 struct Place {
   int rank = 0, local_rank = 0;  // of the launch; among the ranks of its host
   std::string host = {};
-  std::string gpu = {}, bus_id = {};  // "NVIDIA H200", "0000:1b:00.0"; empty on CPUs
+  std::string gpu = {}, bus_id = {}, uuid = {};  // "NVIDIA H200", "0000:1b:00.0", "GPU-..."; empty on CPUs
 };
 
 struct Host {

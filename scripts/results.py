@@ -12,7 +12,7 @@ from launching import STOPPED, Refusal
 
 FINISHED, OUT_OF_MEMORY, FILES = 0, 4, 6
 STOPPED_BY_ITS_LIMIT = "stopped by its train.time_limit_s"  # the reason of a row with exit code 75 that a resumed launch keeps
-FORMAT, BENCH_FORMAT = "tessera-experiment", "tessera-bench"
+FORMAT, BENCH_FORMAT = "tessera experiment", "tessera bench"
 # Of a row's resolved deck, if its job repeats something.
 REPEATS = re.compile(r'kind = "bench\.(?!accumulation).*?\n\[bench\]\n.*?\nrepeats = (\d+).*?\nrow_limit_s = ([\d.]+)', re.S)
 STORED, ROWS = "results.toml", "rows.h5"  # of a published run
@@ -97,13 +97,20 @@ class Absent(Row):
         return "not run"
 
 
+def info_of(file):
+    """What an open file says of itself: the attributes of /info, of older bench jobs those of the file. `format` is of today's spelling."""
+    info = dict(file["info"].attrs if isinstance(file.get("info"), h5py.Group) else file.attrs)
+    return {**info, "format": str(info.get("format", "")).replace("-", " ")}
+
+
 def rows_of(file, folder=Path(), ranks=1):
     """The rows of an open experiment.h5 or bench.h5; OSError if it is neither."""
-    if file.attrs.get("format") == BENCH_FORMAT:
+    info = info_of(file)
+    if info.get("format") == BENCH_FORMAT:
         columns = plotting.columns(file)
         count = len(next(iter(columns.values()), ()))
         return [Row({name: column[i] for name, column in columns.items()}) for i in range(count)]
-    if not isinstance(file.get("info"), h5py.Group) or file["info"].attrs.get("format") != FORMAT:
+    if info.get("format") != FORMAT:
         raise OSError("no experiment and no bench job wrote this")
     columns, rounds = {}, {}
 
@@ -217,7 +224,7 @@ class Results:
             try:
                 with h5py.File(path, "r") as file:
                     self.rows += rows_of(file, path.parent, int(path.parent.name.removeprefix("ranks_")))
-                    self.info = dict(file["info"].attrs)
+                    self.info = info_of(file)
                     decks = file["resolved_deck"].asstr()[...]
             except OSError as fault:
                 raise Refusal(FILES, f"{path}: {fault}; delete it, and the same command runs its rows again") from fault
@@ -271,6 +278,5 @@ def device_of(row):
     for path in map(row.folder.joinpath, ("bench.h5", "run.h5")):
         if path.exists():
             with h5py.File(path, "r") as file:
-                attributes = file["info"].attrs if "info" in file else file.attrs
-                return str(attributes.get("device_name", ""))
+                return str(info_of(file).get("device_name", ""))
     return ""

@@ -31,7 +31,7 @@ def count(row, program, folder, groups):
     """Runs the row's kernels once each under ncu."""
     with row.file() as file:
         deck = folder / f"{row.name}.toml"
-        deck.write_text(file.attrs["deck"])
+        deck.write_text(file["info"].attrs["deck"])
     log = folder / f"{row.name}.csv"
     command = ["ncu", "--metrics", ",".join(METRICS), "--csv", "--log-file", log, program.path, deck, *ONCE, f"job.directory={folder / row.name}"]
     answer = subprocess.run(list(map(str, command)), capture_output=True, text=True)

@@ -313,6 +313,9 @@ std::vector<Key> make_table() {
        "Steps between console lines."},
       {"trace.profile_steps", at<&S::trace, &Trace::profile_steps>(), between(1, kMaxSteps), "steps",
        "Steps whose kernels are timed one by one. They are slower and left out of averages."},
+      {"trace.profile_ranks", at<&S::trace, &Trace::profile_ranks>(), between(0, 1e9), "ranks",
+       "Ranks whose events, communication and memory go to run.h5: those of profiled steps, and of the first step with "
+       "trace.memory."},
       {"trace.memory", at<&S::trace, &Trace::memory>(), any(), "-",
        "Whether to write the memory timeline of the first step to run.h5."},
       {"trace.flush_s", at<&S::trace, &Trace::flush_s>(), between(0, 86400), "s",

@@ -165,10 +165,11 @@ struct Checkpoint {
 };
 
 struct Trace {
-  std::int64_t every_steps = 10;            // steps between console lines
-  std::vector<std::int64_t> profile_steps;  // steps whose kernels are timed one by one
-  bool memory = true;                       // write the memory timeline of the first step
-  double flush_s = 5;                       // longest time run.h5 lags behind
+  std::int64_t every_steps = 10;                  // steps between console lines
+  std::vector<std::int64_t> profile_steps;        // steps whose kernels are timed one by one
+  std::vector<std::int64_t> profile_ranks = {0};  // whose events and memory are kept
+  bool memory = true;                             // write the memory timeline of the first step
+  double flush_s = 5;                             // longest time run.h5 lags behind
 };
 
 struct Generate {

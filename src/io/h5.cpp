@@ -498,7 +498,9 @@ File File::open(const std::filesystem::path& path) {
 std::string File::format() const {
   if (!has("info")) return "";
   const Group info = group("info");
-  return info.has_attribute("format") ? info.text("format") : "";
+  std::string format = info.has_attribute("format") ? info.text("format") : "";
+  std::replace(format.begin(), format.end(), '-', ' ');
+  return format;
 }
 
 void File::close() {

@@ -138,8 +138,10 @@ class File : public Group {
  public:
   static File create(const std::filesystem::path&);  // truncates
   static File open(const std::filesystem::path&);    // read only
-  std::string format() const;                        // the attribute /info format: what wrote the file; "" if none
-  void close();                                      // checked; required after writing
+  /// What wrote the file, as the attribute /info format says, "tessera run"; "" if it does not. Older versions wrote
+  /// "tessera-experiment".
+  std::string format() const;
+  void close();  // checked; required after writing
   File(File&&) noexcept = default;
   File& operator=(File&&) noexcept = default;
   ~File() { handle_.close(); }  // the root group before its file

@@ -24,6 +24,7 @@ struct StepRecord {
   double mfu = kNotMeasured;                // fraction of the dense peak of all GPUs
   double peak_bytes = kNotMeasured;         // rank 0's arena
   double loss_scale = kNotMeasured;         // fp16 only
+  double wall_time_s = kNotMeasured;        // when it had ended, since 1970
 };
 
 }  // namespace tessera::io

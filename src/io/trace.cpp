@@ -6,14 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
-#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <utility>
-#include <variant>
 
 #include "io/files.hpp"
 #include "io/h5.hpp"
+#include "io/table.hpp"
 
 namespace tessera::io {
 namespace {
@@ -22,16 +21,8 @@ constexpr std::int64_t kVersion = 1;
 constexpr double kFlushShare = 100;  // flushes are at least 100 times the duration of one apart
 
 const h5::Meaning kStep{"1", "optimizer step in progress"};
+const h5::Meaning kRank{"1", "MPI rank that reported it"};
 const h5::Meaning kAttempt{"1", "which start of the run: 0 the first, one more at each resume; times count from it"};
-
-/// A column of a table: writing and loading share the lists of them.
-template <class Row>
-struct Column {
-  const char* name;
-  h5::Meaning meaning;
-  std::variant<double Row::*, std::int64_t Row::*, std::int32_t Row::*, std::uint8_t Row::*, std::string Row::*> member;
-  bool is_optional = false;  // older files may lack it
-};
 
 const Column<StepRecord> kStepColumns[] = {
     {"loss", {"nat", "training loss per token, mean over the global batch"}, &StepRecord::loss, true},
@@ -51,6 +42,7 @@ const Column<StepRecord> kStepColumns[] = {
     {"mfu", {"1", "model flop rate as a fraction of the dense peak: attribute mfu of /info"}, &StepRecord::mfu, true},
     {"peak_bytes", {"byte", "rank 0's arena, which all tensors of a step share"}, &StepRecord::peak_bytes, true},
     {"loss_scale", {"1", "factor on the loss (fp16 only)"}, &StepRecord::loss_scale, true},
+    {"wall_time", {kWallClock, "when the step had ended, UTC"}, &StepRecord::wall_time_s, true},
 };
 const Column<KernelRow> kKernelColumns[] = {
     {"calls", {"1", "launches during the profiled steps"}, &KernelRow::calls},
@@ -62,7 +54,7 @@ const Column<RegionRow> kRegionColumns[] = {
     {"label", {"1", "phase, unit or kernel"}, &RegionRow::label},
     {"start", {"s", "begin, since the program started; on a GPU when enqueued, unless profiled"}, &RegionRow::start_s},
     {"end", {"s", "end, since the program started; on a GPU when enqueued, unless profiled"}, &RegionRow::end_s},
-    {"rank", {"1", "MPI rank that reported it"}, &RegionRow::rank},
+    {"rank", kRank, &RegionRow::rank, true},
     {"stream", {"1", "compute or communication"}, &RegionRow::stream},
     {"step", kStep, &RegionRow::step, true},
     {"attempt", kAttempt, &RegionRow::attempt, true},
@@ -78,6 +70,7 @@ const Column<MemoryRow> kMemoryColumns[] = {
     {"phase", {"1", "phase of the step"}, &MemoryRow::phase},
     {"category", {"1", "parameters, gradients, activations, ..."}, &MemoryRow::category},
     {"dtype", {"1", "number format of its elements"}, &MemoryRow::dtype, true},
+    {"rank", kRank, &MemoryRow::rank, true},
     {"step", kStep, &MemoryRow::step, true},
     {"attempt", kAttempt, &MemoryRow::attempt, true},
 };
@@ -88,82 +81,10 @@ const Column<CommRow> kCommColumns[] = {
     {"start", {"s", "enqueued, since the program started"}, &CommRow::start_s},
     {"end", {"s", "complete, since the program started"}, &CommRow::end_s},
     {"exposed", {"s", "time in which the rank only waited for it"}, &CommRow::exposed_s},
+    {"rank", kRank, &CommRow::rank, true},
     {"step", kStep, &CommRow::step, true},
     {"attempt", kAttempt, &CommRow::attempt, true},
 };
-
-template <class Row, class Member>
-auto column(const std::vector<Row>& rows, Member member) {
-  using Value = std::remove_cvref_t<decltype(std::declval<Row>().*member)>;
-  std::vector<Value> values;
-  values.reserve(rows.size());
-  for (const Row& row : rows) values.push_back(row.*member);
-  return values;
-}
-
-/// A group of equally long columns along one axis, whose scale is written first.
-class Table {
- public:
-  template <class T>
-  Table(h5::Group& parent, const std::string& path, const std::string& axis, const std::vector<T>& scale,
-        const h5::Meaning& meaning)
-      : group_(parent.make_group(path)), scale_(group_.write(axis, scale, meaning)) {
-    scale_.make_scale(axis);
-  }
-  template <class T>
-  void add(const std::string& name, const std::vector<T>& values, const h5::Meaning& meaning) {
-    group_.write(name, values, meaning).attach_scale(scale_, 0);
-  }
-  template <class Row, std::size_t kCount>
-  void add(const Column<Row> (&columns)[kCount], const std::vector<Row>& rows) {
-    for (const Column<Row>& c : columns) {
-      std::visit([&](auto member) { add(c.name, column(rows, member), c.meaning); }, c.member);
-    }
-  }
-
- private:
-  h5::Group group_;
-  h5::Dataset scale_;
-};
-
-std::vector<std::int64_t> numbers_up_to(std::size_t count) {
-  std::vector<std::int64_t> numbers(count);
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return numbers;
-}
-
-template <class T>
-std::vector<T> values_of(const h5::Dataset& dataset) {
-  if constexpr (std::is_same_v<T, std::string>) {
-    return dataset.strings();
-  } else {
-    return dataset.values<T>();
-  }
-}
-
-/// As many rows as the column `longest` has, from a group of columns.
-/// Throws  std::out_of_range if the others differ in length.
-template <class Row, std::size_t kCount>
-std::vector<Row> load_rows(const h5::Group& group, const std::string& longest, const Column<Row> (&columns)[kCount]) {
-  std::vector<Row> rows(static_cast<std::size_t>(group.dataset(longest).size()));
-  for (const Column<Row>& c : columns) {
-    if (c.is_optional && !group.has(c.name)) continue;
-    std::visit(
-        [&]<class T>(T Row::*member) {
-          const std::vector<T> values = values_of<T>(group.dataset(c.name));
-          if (values.size() != rows.size()) throw std::out_of_range(c.name);
-          for (std::size_t i = 0; i < rows.size(); ++i) rows[i].*member = values[i];
-        },
-        c.member);
-  }
-  return rows;
-}
-
-std::size_t index_of(std::vector<std::string>& names, std::string_view name) {
-  const auto at = std::find(names.begin(), names.end(), name);
-  if (at == names.end()) return names.emplace_back(name), names.size() - 1;
-  return static_cast<std::size_t>(at - names.begin());
-}
 
 std::string new_run_id() {
   std::random_device bits;
@@ -187,10 +108,8 @@ std::string run_id_in(const std::filesystem::path& run_directory) {
 }
 
 Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step)
-    : path_(std::move(path)), info_(std::move(info)), flush_s_(flush_s) {
+    : path_(std::move(path)), info_(std::move(info)), flush_s_(flush_s), log_(resumed_step.value_or(0) + 1) {
   created_ = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-  category_index("total");
-  step_in_progress_ = resumed_step.value_or(0) + 1;
   const bool continues = resumed_step && std::filesystem::exists(path_);
   if (continues) {
     const auto resume_without = [this](const std::string& fault) {
@@ -210,16 +129,21 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
     last_flush_s_ = events::now_s();
   }
   if (info_.run_id.empty()) info_.run_id = new_run_id();
+  attempts_.push_back({.start_s = wall_clock_s(),
+                       .reason = kRunning,
+                       .from_step = resumed_step.value_or(0),
+                       .hosts = info_.launch.hosts,
+                       .ranks = info_.launch.ranks,
+                       .job = info_.job,
+                       .commit = info_.git_hash});
   if (!continues) {
     flush();  // reports a path that cannot be written before the first step
   }
-  events::add_listener(*this);
 }
 
 Trace::~Trace() {
-  events::remove_listener(*this);
   try {
-    if (has_unwritten_) flush();  // a job that ends by an exception keeps its last rows
+    if (has_unwritten_ || log_.has_rows()) flush();  // a job that ends by an exception keeps its last rows
   } catch (const Failure&) {
     // that exception is the one to report
   }
@@ -228,8 +152,13 @@ Trace::~Trace() {
 void Trace::add(const StepRecord& record) {
   steps_.push_back(record);
   step_attempts_.push_back(attempt_);
-  step_in_progress_ = record.step + 1;
+  log_.set_step(record.step + 1);
   has_unwritten_ = true;
+}
+
+void Trace::add(EventRows rows, std::int32_t rank) {
+  has_unwritten_ = has_unwritten_ || !rows.is_empty();
+  events_.append(std::move(rows), attempt_, rank);
 }
 
 void Trace::set_kernels(std::vector<KernelRow> kernels) {
@@ -245,13 +174,21 @@ void Trace::set_sample(std::span<const int> prompt, std::span<const int> generat
   has_unwritten_ = true;
 }
 
-void Trace::flush_if_due() {
-  if (has_unwritten_ && events::now_s() - last_flush_s_ >= std::max(flush_s_, kFlushShare * last_flush_took_s_))
-    flush();
+bool Trace::is_flush_due() const {
+  return (has_unwritten_ || log_.has_rows()) &&
+         events::now_s() - last_flush_s_ >= std::max(flush_s_, kFlushShare * last_flush_took_s_);
+}
+
+void Trace::set_end(std::string reason) {
+  attempts_.back().reason = std::move(reason);
+  has_unwritten_ = true;
 }
 
 void Trace::flush() {
   const double start_s = events::now_s();
+  attempts_.back().end_s = wall_clock_s();
+  has_unwritten_ = has_unwritten_ || log_.has_rows();
+  events_.append(log_.take(), attempt_, 0);
   const auto temporary = std::filesystem::path(path_) += ".tmp";
   try {
     write(temporary);
@@ -265,67 +202,6 @@ void Trace::flush() {
   last_flush_s_ = events::now_s();
   last_flush_took_s_ = last_flush_s_ - start_s;
   has_unwritten_ = false;
-}
-
-// --- events ---------------------------------------------------------------------------------------------------------
-
-std::size_t Trace::category_index(std::string_view category) {
-  const std::size_t index = index_of(categories_, category);
-  if (index == live_.size()) {
-    live_.push_back(0);
-    recorded_live_.push_back(0);
-    for (auto& peaks : peaks_) peaks.push_back(0);
-  }
-  return index;
-}
-
-std::size_t Trace::phase_index(std::string_view phase) {
-  const std::size_t index = index_of(phases_, phase);
-  if (index == peaks_.size()) peaks_.emplace_back(categories_.size(), 0);
-  return index;
-}
-
-void Trace::record_events(bool is_recording) {
-  if (is_recording && !is_recording_) {
-    std::int64_t total = recorded_live_[0];
-    for (std::size_t c = 1; c < categories_.size(); ++c) {
-      const std::int64_t change = live_[c] - std::exchange(recorded_live_[c], live_[c]);
-      if (change == 0) continue;
-      total += change;
-      memory_.push_back({"(not recorded)", "(not recorded)", categories_[c], "", events::now_s(), std::abs(change),
-                         total, change > 0, step_in_progress_, attempt_});
-    }
-    recorded_live_[0] = total;
-  }
-  is_recording_ = is_recording;
-}
-
-void Trace::on(const events::Region& region) {
-  if (!is_recording_) return;
-  regions_.push_back({std::string(region.label), std::string(region.stream), region.start_s, region.end_s,
-                      step_in_progress_, attempt_});
-  has_unwritten_ = true;
-}
-
-void Trace::on(const events::MemoryChange& change) {
-  const std::size_t category = category_index(change.category), phase = phase_index(change.phase);
-  const std::int64_t bytes = change.is_begin ? change.bytes : -change.bytes;
-  live_[0] += bytes;
-  live_[category] += bytes;
-  for (std::size_t c = 0; c < live_.size(); ++c) peaks_[phase][c] = std::max(peaks_[phase][c], live_[c]);
-  if (!is_recording_) return;
-  recorded_live_ = live_;
-  memory_.push_back({std::string(change.label), std::string(change.phase), std::string(change.category),
-                     std::string(change.dtype), change.time_s, change.bytes, live_[0], change.is_begin,
-                     step_in_progress_, attempt_});
-  has_unwritten_ = true;
-}
-
-void Trace::on(const events::Communication& call) {
-  if (!is_recording_) return;
-  comm_.push_back({std::string(call.operation), std::string(call.label), call.bytes, call.start_s, call.end_s,
-                   call.exposed_s, step_in_progress_, attempt_});
-  has_unwritten_ = true;
 }
 
 // --- the file -------------------------------------------------------------------------------------------------------
@@ -346,6 +222,7 @@ void Trace::write(const std::filesystem::path& path) const {
   info.set_attribute("command", info_.command);
   info.set_attribute("deck", info_.deck);
   info.set_attribute("created", created_);
+  info.set_attribute("job", info_.job);
   info.set_attribute("attempts", std::int64_t{attempt_} + 1);
   if (std::isfinite(info_.dense_peak)) info.set_attribute("dense_peak", info_.dense_peak);
   if (std::isfinite(info_.host_link)) info.set_attribute("host_link", info_.host_link);
@@ -355,26 +232,32 @@ void Trace::write(const std::filesystem::path& path) const {
               {"1", "optimizer steps done, over all resumes"});
   steps.add(kStepColumns, steps_);
   steps.add("attempt", step_attempts_, kAttempt);
+  rank_steps_.write(steps.group(), column(steps_, &StepRecord::step), info_.launch.ranks);
+  write_rank_places(file, info_.ranks);
+  write_attempts(file, attempts_);
+
   Table(file, "kernels", "label", column(kernels_, &KernelRow::label), {"1", "Kokkos label of the kernel"})
       .add(kKernelColumns, kernels_);
   const h5::Meaning row_number{"1", "row number"};
-  Table(file, "events", "event", numbers_up_to(regions_.size()), row_number).add(kRegionColumns, regions_);
-  Table(file, "memory/events", "event", numbers_up_to(memory_.size()), row_number).add(kMemoryColumns, memory_);
+  Table(file, "events", "event", numbers_up_to(events_.regions.size()), row_number)
+      .add(kRegionColumns, events_.regions);
+  Table(file, "memory/events", "event", numbers_up_to(events_.memory.size()), row_number)
+      .add(kMemoryColumns, events_.memory);
 
   std::vector<std::int64_t> peaks;
-  for (const auto& row : peaks_) peaks.insert(peaks.end(), row.begin(), row.end());
+  for (const auto& row : log_.peaks()) peaks.insert(peaks.end(), row.begin(), row.end());
   auto group = file.group("memory");
-  auto phase = group.write("phase", phases_, {"1", "phase of the step"});
-  auto category = group.write("category", categories_, {"1", "category; total is the peak of the sum"});
+  auto phase = group.write("phase", log_.phases(), {"1", "phase of the step"});
+  auto category = group.write("category", log_.categories(), {"1", "category; total is the peak of the sum"});
   phase.make_scale("phase");
   category.make_scale("category");
-  const h5::Shape shape = {static_cast<std::int64_t>(phases_.size()), static_cast<std::int64_t>(categories_.size())};
+  const h5::Shape shape = {std::ssize(log_.phases()), std::ssize(log_.categories())};
   auto peak = group.write("peaks", shape, std::span<const std::int64_t>(peaks),
                           {"byte", "largest live bytes by phase and category, rank 0"});
   peak.attach_scale(phase, 0);
   peak.attach_scale(category, 1);
 
-  Table(file, "comm", "call", numbers_up_to(comm_.size()), row_number).add(kCommColumns, comm_);
+  Table(file, "comm", "call", numbers_up_to(events_.comm.size()), row_number).add(kCommColumns, events_.comm);
   Table sample(file, "sample", "position", numbers_up_to(sample_.size()), {"1", "position in the sequence"});
   sample.add("token", sample_, {"1", "number of the token"});
   sample.add("is_prompt", is_prompt_, {"1", "1: of the prompt, 0: generated"});
@@ -403,20 +286,22 @@ void Trace::load(std::int64_t resumed_step) {
   if (step_attempts_.size() != step.size()) throw std::out_of_range("attempt");
   std::erase_if(steps_, [&](const StepRecord& row) { return row.step > resumed_step; });
   step_attempts_.resize(steps_.size());
+  rank_steps_.load(steps, step.size());
+  rank_steps_.resize(steps_.size());
+  attempts_ = load_attempts(file, attempt_);
 
   const auto kernels = file.group("kernels");
   kernels_ = load_rows(kernels, "label", kKernelColumns);
   const auto labels = kernels.dataset("label").strings();
   for (std::size_t i = 0; i < labels.size(); ++i) kernels_[i].label = labels[i];
-  regions_ = load_rows(file.group("events"), "label", kRegionColumns);
-  memory_ = load_rows(file.group("memory/events"), "label", kMemoryColumns);
-  comm_ = load_rows(file.group("comm"), "operation", kCommColumns);
+  events_.regions = load_rows(file.group("events"), "label", kRegionColumns);
+  events_.memory = load_rows(file.group("memory/events"), "label", kMemoryColumns);
+  events_.comm = load_rows(file.group("comm"), "operation", kCommColumns);
 
-  for (const auto& name : file.dataset("memory/category").strings()) category_index(name);
-  for (const auto& name : file.dataset("memory/phase").strings()) phase_index(name);
+  const auto categories = file.dataset("memory/category").strings(), phases = file.dataset("memory/phase").strings();
   const auto peaks = file.dataset("memory/peaks").values<std::int64_t>();
   for (std::size_t i = 0; i < peaks.size(); ++i)
-    peaks_.at(i / categories_.size()).at(i % categories_.size()) = peaks[i];
+    log_.set_peak(phases.at(i / categories.size()), categories[i % categories.size()], peaks[i]);
 
   if (file.has("sample")) {  // absent from older files
     sample_ = file.dataset("sample/token").values<std::int32_t>();

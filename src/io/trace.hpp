@@ -2,17 +2,23 @@
 ///
 ///   /info            attributes: format, run_id, version, git_hash, build, those of io/launch.hpp, transport, mfu,
 ///                    command, deck, created, attempts; dense_peak [flop/s] of all GPUs, where it is known; host_link
-///                    [byte/s] of a run with offloaded state; taken_bytes, on GPUs from the first steps on
+///                    [byte/s] of a run with offloaded state; taken_bytes, on GPUs from the first steps on; job, of
+///                    Slurm. All but run_id, created and attempts are of the latest start
+///   /ranks/*         where each rank runs: io/rank_places.hpp
+///   /attempts/*      every start, its reason to end: io/attempts.hpp
 ///   /steps/*         one column per quantity, and attempt [step]; `step` is the dimension scale
+///   /steps/by_rank/* the same of every rank: io/rank_steps.hpp; /steps/over_ranks of more than 16 ranks
 ///   /kernels/*       label, calls, total, min, max [label]: sums over the profiled steps
 ///   /events/*        label, start, end, rank, stream, step, attempt [event]
-///   /memory/events/* time, label, bytes, begin, live_bytes, phase, category, dtype, step, attempt [event]
+///   /memory/events/* time, label, bytes, begin, live_bytes, phase, category, dtype, rank, step, attempt [event]
 ///   /memory/peaks    [phase, category] largest live bytes; category "total" is the peak of the sum
-///   /comm/*          operation, label, bytes, start, end, exposed, step, attempt [call]
+///   /comm/*          operation, label, bytes, start, end, exposed, rank, step, attempt [call]
 ///   /sample/*        token, is_prompt [position]: what the trained model generated last (train.sample_tokens)
 ///
 /// Columns, not compounds; `units` and `description` on every dataset; every axis has a dimension scale.
 /// `step` is the optimizer step in progress (the one after the last added record): which steps were recorded.
+/// /events, /memory/events and /comm have rows of trace.profile_ranks, in rank 0's time, as exactly as the clocks of
+/// hosts agree.
 /// On a GPU `start` and `end` of /events, and `time` of /memory/events, are when the host enqueued the work, except in
 /// profiled steps, where it waits for every kernel. /comm and the times of /steps are measured on the GPU.
 /// `attempt` is 0 for the first start of a run and grows by one at each resume: times count from each start.
@@ -30,9 +36,12 @@
 #include <string_view>
 #include <vector>
 
+#include "io/attempts.hpp"
+#include "io/event_log.hpp"
 #include "io/launch.hpp"
+#include "io/rank_places.hpp"
+#include "io/rank_steps.hpp"
 #include "io/step_record.hpp"
-#include "kernels/core/events.hpp"
 
 namespace tessera::io {
 
@@ -55,6 +64,8 @@ struct RunInfo {
   double host_link = kNotMeasured;    // rate of the link to offloaded state [bytes/s], in each direction at once
   double taken_bytes = kNotMeasured;  // of its GPU's memory, by this rank
   std::string run_id = {};            // "": that of the file that it continues, else a new one
+  std::string job = {};               // number of the Slurm job; "" without Slurm
+  std::vector<RankPlace> ranks = {};  // by rank
 };
 
 struct KernelRow {
@@ -63,38 +74,14 @@ struct KernelRow {
   double total_s = 0, min_s = 0, max_s = 0;
 };
 
-struct RegionRow {
-  std::string label, stream;
-  double start_s = 0, end_s = 0;
-  std::int64_t step = 0;
-  std::int32_t attempt = 0, rank = 0;
-};
-
-struct MemoryRow {
-  std::string label, phase, category, dtype;
-  double time_s = 0;
-  std::int64_t bytes = 0, live_bytes = 0;
-  std::uint8_t is_begin = 0;
-  std::int64_t step = 0;
-  std::int32_t attempt = 0;
-};
-
-struct CommRow {
-  std::string operation, label;
-  std::int64_t bytes = 0;
-  double start_s = 0, end_s = 0, exposed_s = 0;
-  std::int64_t step = 0;
-  std::int32_t attempt = 0;
-};
-
 /// Belongs to rank 0; listens to events from construction to destruction.
-class Trace final : public events::Listener {
+class Trace {
  public:
   /// A new file, or with `resumed_step` the continuation of the existing one: its rows up to that step are kept, the
   /// next flush removes later ones. With resumed_step and no file at `path` (a run moved without it) the trace starts
   /// empty.
   Trace(std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step = {});
-  ~Trace() override;
+  ~Trace();
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
@@ -102,28 +89,25 @@ class Trace final : public events::Listener {
   const std::string& run_id() const { return info_.run_id; }
 
   void add(const StepRecord&);
+  RankSteps& rank_steps() { return rank_steps_; }  // of the steps added; may follow later
   void set_taken(double bytes) { info_.taken_bytes = bytes; }
   void set_kernels(std::vector<KernelRow>);                                      // replaces /kernels
   void set_sample(std::span<const int> prompt, std::span<const int> generated);  // replaces /sample; tokens
-  /// Whether reports become rows of /events, /memory/events and /comm; initially off. Live bytes and peaks are tracked
-  /// either way; on switching on, changes since the last row become one "(not recorded)" row per category.
-  void record_events(bool is_recording);
-  void flush_if_due();
+  /// Whether this rank's reports become rows of /events, /memory/events and /comm: EventLog::record_events.
+  void record_events(bool is_recording) { log_.record_events(is_recording); }
+  /// Those of another rank.
+  void add(EventRows rows, std::int32_t rank);
+  bool is_flush_due() const;
   void flush();
+  /// How this start ends, for /attempts: "running" until then.
+  void set_end(std::string reason);
 
   std::span<const StepRecord> steps() const { return steps_; }
   std::span<const KernelRow> kernels() const { return kernels_; }  // of earlier starts too
 
-  using events::Listener::on;  // it ignores the starts of communication
-  void on(const events::Region&) override;
-  void on(const events::MemoryChange&) override;
-  void on(const events::Communication&) override;
-
  private:
   void load(std::int64_t resumed_step);
   void write(const std::filesystem::path&) const;
-  std::size_t category_index(std::string_view category);
-  std::size_t phase_index(std::string_view phase);
 
   std::filesystem::path path_;
   RunInfo info_;
@@ -131,22 +115,17 @@ class Trace final : public events::Listener {
   double flush_s_;
   double last_flush_s_ = 0, last_flush_took_s_ = 0;  // events::now_s of its end; seconds
   std::int32_t attempt_ = 0;
-  std::int64_t step_in_progress_ = 1;
-  bool is_recording_ = false, has_unwritten_ = false;
+  bool has_unwritten_ = false;
 
   std::vector<StepRecord> steps_;
   std::vector<std::int32_t> step_attempts_;  // of steps_
+  RankSteps rank_steps_;
+  std::vector<Attempt> attempts_;  // the last one is this start
   std::vector<KernelRow> kernels_;
-  std::vector<RegionRow> regions_;
-  std::vector<MemoryRow> memory_;
-  std::vector<CommRow> comm_;
+  EventLog log_;                         // of this rank; its peaks are the file's
+  EventRows events_;                     // of earlier flushes and other ranks
   std::vector<std::int32_t> sample_;     // tokens
   std::vector<std::uint8_t> is_prompt_;  // of sample_
-
-  std::vector<std::string> categories_, phases_;  // in order of appearance; categories_[0] is "total"
-  std::vector<std::int64_t> live_;                // [category] bytes live now
-  std::vector<std::int64_t> recorded_live_;       // [category] bytes live after the last memory row
-  std::vector<std::vector<std::int64_t>> peaks_;  // [phase][category] bytes
 };
 
 }  // namespace tessera::io

@@ -177,8 +177,10 @@ void RunDirectory::lock(const fs::path& folder, const Note& note) {
   const auto is_taken = [&] {
     if (flock(lock, LOCK_EX | LOCK_NB) == 0) return false;
     if (errno == EWOULDBLOCK) return true;
-    note(fmt::format("{}: this file system has no locks ({}): make sure that no other run works in this directory\n",
-                     folder.string(), std::strerror(errno)));
+    note(
+        fmt::format("warning    {}: this file system does not lock ({}), so nothing keeps a second run out: mount it "
+                    "with locks (Lustre: -o flock), or see to it that no other run works there\n",
+                    folder.string(), std::strerror(errno)));
     return false;
   };
   if (!is_taken()) return;

@@ -13,7 +13,7 @@
 namespace tessera::jobs {
 
 constexpr const char* kExperimentFile = "experiment.h5";
-constexpr const char* kExperimentFormat = "tessera-experiment";  // its attribute /info format
+constexpr const char* kExperimentFormat = "tessera experiment";  // its attribute /info format
 
 /// Whether `directory` holds an experiment.h5 that an experiment has written.
 bool holds_experiment(const std::filesystem::path& directory);

@@ -1,15 +1,18 @@
-/// run.h5 of a training run, which rank 0 writes between steps that all ranks make.
+/// run.h5 of a training run, which rank 0 writes between steps that all ranks make, with what each rank has measured.
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <memory>
-#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "errors.hpp"
+#include "io/event_log.hpp"
 #include "io/trace.hpp"
+#include "jobs/rank_numbers.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "parallel/world.hpp"
@@ -33,23 +36,30 @@ class RunFile {
     trace_ = std::move(trace);
     kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
   }
-  void close() { trace_.reset(); }
+  /// On every other rank whose events are kept, which goes on after `step` steps.
+  void open_log(std::int64_t step) { log_ = std::make_unique<io::EventLog>(step + 1); }
+  void close() {
+    trace_.reset();
+    log_.reset();
+  }
   explicit operator bool() const { return trace_ != nullptr; }
   io::Trace* operator->() const { return trace_.get(); }
 
-  /// Adds a step, on rank 0. Other ranks may already be in the next step, so all ranks fail in the next work().
-  void add(const io::StepRecord& record) {
-    if (!trace_) return;
-    try {
-      timed(seconds_, [&] {
-        trace_->add(record);
-        trace_->flush_if_due();
-      });
-    } catch (const Failure& failure) {
-      if (!fault_) fault_ = failure;
-    }
+  /// Whether this rank's reports become rows of the file, from now on.
+  void record_events(bool is_recording) {
+    if (trace_) trace_->record_events(is_recording);
+    if (log_) log_->record_events(is_recording);
   }
-  bool has_failed() const { return fault_.has_value(); }  // and the other ranks do not know it yet
+
+  /// Adds a step: of the run on rank 0, and of this rank. On all ranks, but not collective: nothing is exchanged or
+  /// written before the next flush().
+  void add(const io::StepRecord& record, const train::StepNumbers& numbers, bool is_profiled) {
+    memory_.refresh();
+    mine_.push_back(rank_record(numbers, is_profiled, memory_));
+    if (trace_) trace_->add(record);
+    if (log_) log_->set_step(record.step + 1);
+  }
+  bool is_flush_due() const { return trace_ && trace_->is_flush_due(); }  // on rank 0
 
   /// Adds up the kernels of profiled steps.
   void add(const kernels::KernelTimer& timer) {
@@ -68,28 +78,56 @@ class RunFile {
     if (trace_) trace_->set_kernels(kernels_);
   }
 
-  /// Works on it, on rank 0; a failure there, now or since the last call, is that of all ranks. Collective, as the next
-  /// two.
-  void work(const std::function<void(io::Trace&)>& work) {
+  /// Writes the file, after `work` on it, on rank 0, with what all ranks have added; a failure there is that of all.
+  /// Collective.
+  void flush(const std::function<void(io::Trace&)>& work = [](io::Trace&) {}) {
     const auto watch = world_.watch("run.h5", parallel::kPatience);
-    world_.agree_on_root([&] {
-      if (fault_) throw Failure(*fault_);
-      timed(seconds_, [&] { work(*trace_); });
+    timed(seconds_, [&] {
+      gather(world_, mine_, trace_ ? &trace_->rank_steps() : nullptr);
+      mine_.clear();
+      gather_events();
+      world_.agree_on_root([&] {
+        work(*trace_);
+        trace_->flush();
+      });
     });
   }
-  void flush() {
-    work([](io::Trace& trace) { trace.flush(); });
-  }
-  void meet() {  // only learns of a failure
-    work([](io::Trace&) {});
+
+  /// How this start ends, for the next flush: on rank 0.
+  void set_end(const std::string& reason) {
+    if (trace_) trace_->set_end(reason);
   }
 
   double seconds() const { return seconds_; }  // spent here, on rank 0
 
  private:
+  /// Brings the rows of the other ranks to rank 0, in its time.
+  void gather_events() {
+    if (!world_.any(log_ && log_->has_rows())) return;
+    const double since_1970_s = io::wall_clock_s() - events::now_s();  // of this process's time 0
+    std::string mine;                                                  // that time, then the rows
+    if (log_) {
+      mine.resize(sizeof since_1970_s);
+      std::memcpy(mine.data(), &since_1970_s, sizeof since_1970_s);
+      mine += io::pack(log_->take());
+    }
+    const std::vector<std::string> all = world_.all_gather(mine);
+    if (!trace_) return;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank].empty()) continue;
+      double theirs_s = 0;
+      std::memcpy(&theirs_s, all[rank].data(), sizeof theirs_s);
+      io::EventRows rows = io::unpack(std::string_view(all[rank]).substr(sizeof theirs_s));
+      rows.shift(theirs_s - since_1970_s);
+      trace_->add(std::move(rows), static_cast<std::int32_t>(rank));
+    }
+  }
+
   parallel::World& world_;
   std::unique_ptr<io::Trace> trace_;
-  std::optional<Failure> fault_;
+  std::vector<io::RankRecord> mine_;  // of this rank's steps since the last flush
+  MemorySample memory_;
+  std::unique_ptr<io::EventLog> log_;
   std::vector<io::KernelRow> kernels_;
   double seconds_ = 0;
 };

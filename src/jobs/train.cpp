@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -23,6 +24,7 @@
 #include "jobs/open_corpus.hpp"
 #include "jobs/owner.hpp"
 #include "jobs/placement.hpp"
+#include "jobs/rank_table.hpp"
 #include "jobs/run_file.hpp"
 #include "jobs/statistics.hpp"
 #include "jobs/status.hpp"
@@ -67,6 +69,7 @@ class TrainingRun {
   /// After a failure on all ranks: closes the trace, and frees nothing before every rank has unmapped it; with a lost
   /// GPU (exit 7) that could wait for ever. Collective.
   void close(Exit code) {
+    trace_.set_end(fmt::format("failed: exit {}", static_cast<int>(code)));
     if (trainer_) tell("failed");
     trace_.close();
     if (code == Exit::hang) return;
@@ -75,7 +78,8 @@ class TrainingRun {
   }
 
   /// After a failure on this rank alone.
-  void leave() {
+  void leave(const std::exception& caught) {
+    trace_.set_end(fmt::format("failed: exit {}", static_cast<int>(failure_of(world_, caught).code())));
     if (trainer_) trainer_->keep_memory();
   }
 
@@ -87,6 +91,7 @@ class TrainingRun {
     const auto watch = world_.watch("the set-up", parallel::kPatience);
     const bool continues = continues_itself(context_);
     if (!continues) world_.agree_on_root([&] { require_new_directory(settings_.job); });
+    require_profiled_ranks();
     make_plan();
     open_data();
     directory_.emplace(context_, continues, take_note_);
@@ -102,15 +107,25 @@ class TrainingRun {
     return true;
   }
 
+  void require_profiled_ranks() {
+    for (const std::int64_t rank : settings_.trace.profile_ranks) {
+      if (rank < world_.size()) continue;
+      world_.fail(Failure(Exit::usage, fmt::format("trace.profile_ranks: there is no rank {} in this run of {}; name "
+                                                   "ranks from 0 to {}",
+                                                   rank, counted(world_.size(), "rank"), world_.size() - 1)));
+    }
+  }
+
   void make_plan() {
     world_.agree([&] {
       plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size(),
                                          train::machine_of(world_)));
     });
-    note(fmt::format("{}\nhosts      {}{}{}\n{}{}", build_info::summary(), world_.hosts(),
-                     world_.devices().empty() ? "" : "\nGPUs       " + world_.devices(),
-                     transport_.empty() ? "" : "\ntransport  " + transport_, train::describe(*plan_, settings_),
+    places_ = rank_places(world_, Cores(), host_gpus(world_));
+    note(fmt::format("{}\nhosts      {}\n{}{}{}{}", build_info::summary(), world_.hosts(), rank_table(places_),
+                     transport_.empty() ? "" : "transport  " + transport_ + "\n", train::describe(*plan_, settings_),
                      mfu_.formula().empty() ? "" : mfu_.formula() + "\n"));
+    note(warnings_of(places_));
     note(note_on_groups(world_, settings_.parallel));
     world_.agree([&] {
       const MemoryShare share = share_of_plan(world_, settings_);
@@ -157,6 +172,7 @@ class TrainingRun {
   }
 
   void open_trace(const Beginning& beginning, bool continues) {
+    if (world_.rank() != 0 && is_profiled_rank()) trace_.open_log(step_);
     world_.agree_on_root([&] {
       if (!continues) directory_->clear(take_note_);  // last: every check has passed
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
@@ -164,6 +180,8 @@ class TrainingRun {
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
       io::RunInfo info{build_info::version(), hash,       build,          context_.command, context_.deck.resolved,
                        launch_of(world_),     transport_, mfu_.formula(), mfu_.peak(),      offload_.link()};
+      info.job = slurm_job([](const char* name) { return std::getenv(name); });
+      info.ranks.assign(places_.begin(), places_.end());
       if (continues && beginning.checkpoint) info.run_id = beginning.checkpoint->state().run_id;
       trace_.open(std::make_unique<io::Trace>(fs::path(settings_.job.directory) / "run.h5", std::move(info),
                                               settings_.trace.flush_s,
@@ -207,6 +225,7 @@ class TrainingRun {
     }
     console_.end();
     if (last_checkpoint_ != step_ && settings_.checkpoint.at_end) save();
+    trace_.set_end("finished");
     trace_.flush();
     tell("finished");
     summarize();
@@ -215,8 +234,10 @@ class TrainingRun {
 
   std::string agreed_stop() {
     const auto watch = world_.watch("the exchange between steps");
-    if (!world_.any(stop_.is_due() || trace_.has_failed())) return "";
-    trace_.meet();
+    enum Due { nothing, flush, stop };  // on a rank; the ranks do the largest
+    const int due = world_.max(stop_.is_due() ? stop : trace_.is_flush_due() ? flush : nothing);
+    if (due == flush) trace_.flush();
+    if (due != stop) return "";
     const std::string reason = first_word(world_, stop_.reason());
     return reason.empty() ? "a request" : reason;  // one that arrived between the two exchanges
   }
@@ -224,6 +245,7 @@ class TrainingRun {
   Exit stopped(const std::string& reason) {
     console_.end();
     if (last_checkpoint_ != step_) save();
+    trace_.set_end("stopped by " + reason);
     trace_.flush();
     tell("stopped");
     summarize();
@@ -239,7 +261,7 @@ class TrainingRun {
     const bool is_profiled = std::find(profiled.begin(), profiled.end(), step) != profiled.end();
     const bool is_recorded = is_profiled || (settings_.trace.memory && !has_recorded_memory_);
     if (is_recorded) settle_all();
-    if (trace_) trace_->record_events(is_recorded);
+    trace_.record_events(is_recorded && is_profiled_rank());
     if (is_profiled) timer_.start();
     {
       const auto watch = world_.watch(fmt::format("step {}", step));
@@ -251,6 +273,10 @@ class TrainingRun {
     has_recorded_memory_ = true;
   }
 
+  bool is_profiled_rank() const {
+    const auto& ranks = settings_.trace.profile_ranks;
+    return std::find(ranks.begin(), ranks.end(), world_.rank()) != ranks.end();
+  }
   bool validates_after(std::int64_t step) const {
     const std::int64_t every = settings_.train.validate_every;
     return validation_windows_ > 0 && (step == settings_.train.steps || (every > 0 && step % every == 0));
@@ -271,7 +297,7 @@ class TrainingRun {
       timer_.stop();
       trace_.add(timer_);
     }
-    if (trace_) trace_->record_events(false);
+    trace_.record_events(false);
     steps_s_ += numbers.step_s;
     ++step_;
     sample_ += settings_.train.batch_size;
@@ -279,14 +305,14 @@ class TrainingRun {
     io::StepRecord record = record_of(step, numbers, loss, is_profiled);
     times_.push_back(record.step_time_s);
     if (times_.size() == kWarmupSteps && trace_) trace_->set_taken(taken_bytes(world_));
-    require_numbers(record, numbers);
+    require_numbers(record, numbers, is_profiled);
     if (validates_after(step)) {
       timed(validation_s_, [&] { record.validation_loss = validation_loss_ = validation_loss(); });
       validated_step_ = step;
     }
     console_.step(record);
     if (status_.is_due()) tell("running");
-    trace_.add(record);
+    trace_.add(record, numbers, is_profiled);
     if (saves_after(step)) save();
   }
 
@@ -303,7 +329,8 @@ class TrainingRun {
                           .optimizer_s = numbers.optimizer_s,
                           .tokens_per_second = tokens_per_step() / numbers.step_s,
                           .mfu = mfu_.of(train::step_flop(*plan_), numbers.step_s),
-                          .peak_bytes = static_cast<double>(plan_->layout.arena_bytes())};
+                          .peak_bytes = static_cast<double>(plan_->layout.arena_bytes()),
+                          .wall_time_s = io::wall_clock_s()};
     if (settings_.precision.compute == config::Precision::fp16) record.loss_scale = numbers.loss_scale;
     if (is_profiled) {  // excluded from averages: its kernels were timed one by one
       record.step_time_s = record.forward_s = record.backward_s = record.exposed_comm_s = record.optimizer_s =
@@ -331,15 +358,13 @@ class TrainingRun {
   }
 
   /// An overflow in fp16 is no fault while a smaller loss scale may help.
-  void require_numbers(const io::StepRecord& record, const train::StepNumbers& numbers) {
+  void require_numbers(const io::StepRecord& record, const train::StepNumbers& numbers, bool is_profiled) {
     const bool can_rescale = settings_.precision.compute == config::Precision::fp16 && loss_scale_ > 1;
     loss_scale_ = numbers.loss_scale;
     if (std::isfinite(record.loss) && (!numbers.was_skipped || can_rescale)) return;
     console_.end();
-    trace_.work([&](io::Trace& trace) {
-      trace.add(record);
-      trace.flush();
-    });
+    trace_.add(record, numbers, is_profiled);
+    trace_.flush();
     world_.fail(
         Failure(Exit::numbers,
                 fmt::format("step {}: loss {} and gradient norm {} are unusable, and no checkpoint contains their "
@@ -391,15 +416,12 @@ class TrainingRun {
   void print_sample() {
     const std::optional<TrainingSample> sample =
         training_sample(world_, settings_, *corpus_, plan_->sharing.is_sharded(), stop_, *trainer_);
-    if (!sample) return trace_.meet();
+    if (!sample) return trace_.flush();
     note(fmt::format("\n--- {} generated from the trained model{} ---\n{}\n",
                      counted(sample->was_cut ? std::ssize(sample->tokens) : settings_.train.sample_tokens, "token"),
                      sample->was_cut ? ", then stopped by a signal or the time limit; the run is finished" : "",
                      sample->text));
-    trace_.work([&](io::Trace& trace) {
-      trace.set_sample(sample->prompt, sample->tokens);
-      trace.flush();
-    });
+    trace_.flush([&](io::Trace& trace) { trace.set_sample(sample->prompt, sample->tokens); });
   }
 
   void tell(const char* state) {
@@ -428,6 +450,7 @@ class TrainingRun {
   Status status_;
   std::optional<RunDirectory> directory_;
   std::optional<train::Plan> plan_;
+  std::vector<RankPlace> places_;  // by rank
   std::optional<data::Corpus> corpus_;
   std::optional<data::Sampler> sampler_;
   std::int64_t validation_windows_ = 0;
@@ -459,7 +482,7 @@ Exit train(const Context& context) {
     throw;
   } catch (const std::exception& caught) {
     context.world.leave(caught);
-    run.leave();
+    run.leave(caught);
     throw;
   }
 }

@@ -210,14 +210,15 @@ std::string BenchTable::line(std::size_t row) const {
 }
 
 void BenchTable::write(io::h5::File& file, const Context& context) const {
-  file.set_attribute("format", "tessera-bench");
-  write_origin(file, context);
-  file.set_attribute("blas", kernels::gemm_library());
+  io::h5::Group info = file.make_group("info");
+  info.set_attribute("format", "tessera bench");
+  jobs::write_origin(info, context);
+  info.set_attribute("blas", kernels::gemm_library());
   const kernels::DeviceInfo device = kernels::device_info<Exec>();
-  file.set_attribute("device", device_text());
-  file.set_attribute("device_name", device.name);
-  file.set_attribute("device_bytes", device.total_bytes);
-  file.set_attribute("execution_space", Exec::name());
+  info.set_attribute("device", device_text());
+  info.set_attribute("device_name", device.name);
+  info.set_attribute("device_bytes", device.total_bytes);
+  info.set_attribute("execution_space", Exec::name());
   std::vector<std::int64_t> index(rows_.size());
   std::iota(index.begin(), index.end(), 0);
   io::h5::Dataset scale = file.write("row", index, {"1", "row of the table"});

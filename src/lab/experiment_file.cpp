@@ -230,7 +230,18 @@ class Contents {
     io::h5::Dataset dataset = file_.write(path, shape, std::span<const double>(numbers), meaning);
     dataset.attach_scale(file_.dataset("row"), 0);
     if (rounds_ > 1) dataset.attach_scale(file_.dataset("round"), 1);
-    if (width > 1) dataset.set_label(static_cast<int>(shape.size()) - 1, "entry");
+    if (width > 1) dataset.attach_scale(entry_scale(width), static_cast<int>(shape.size()) - 1);
+  }
+
+  /// The scale of axes of `width` entries: /entry_WIDTH, since quantities differ in their numbers of entries.
+  io::h5::Dataset entry_scale(std::size_t width) {
+    const std::string name = fmt::format("entry_{}", width);
+    if (file_.has(name)) return file_.dataset(name);
+    std::vector<std::int64_t> numbers(width);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    io::h5::Dataset scale = file_.write(name, numbers, {"1", "number of the entry"});
+    scale.make_scale(name);
+    return scale;
   }
 
   const jobs::Context& context_;

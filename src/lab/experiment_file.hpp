@@ -11,7 +11,8 @@
 ///   /relative/<entry> [row, round, entry] relative to the row of experiment.baseline: speed-up for times and rates,
 ///                     fraction saved for bytes
 ///
-/// There is an axis `round`, with its scale /round, if rows have several, and an axis `entry` if values have several.
+/// There is an axis `round`, with its scale /round, if rows have several, and an axis with a scale /entry_N for
+/// each length N, if values have several entries.
 ///
 /// Robustness  Rows stay in memory. A flush writes them all to a new file that then replaces experiment.h5, so a kill
 ///             at any instant leaves the previous one. Flushes are at least 100 times the last one's duration apart:

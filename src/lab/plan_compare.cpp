@@ -21,8 +21,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "config/availability.hpp"
 #include "config/command_line.hpp"
@@ -53,31 +55,43 @@ struct RunFigures {
   std::map<std::string, double> live_bytes, sent;  // at most, by category; in a step, by operation: "all_reduce"
 };
 
-/// The rows of a table from the run's latest start, like its ranks and deck; all rows if the table does not say.
+/// The rows of a table from the run's latest start, like its ranks and deck, and of the lowest rank that has some; all
+/// rows if the table does not say.
 class LatestStart {
  public:
   LatestStart(const io::h5::Group& table, std::int64_t attempts) : table_(table) {
     if (!table.has("attempt")) return;
-    const auto rows = table.dataset("attempt").values<std::int64_t>();
-    first_ = std::find(rows.begin(), rows.end(), attempts - 1) - rows.begin();
+    for (const auto attempt : table.dataset("attempt").values<std::int64_t>())
+      keeps_.push_back(attempt == attempts - 1);
+    if (!table.has("rank")) return;
+    const auto ranks = table.dataset("rank").values<std::int64_t>();
+    std::int64_t lowest = std::numeric_limits<std::int64_t>::max();
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      if (keeps_.at(i)) lowest = std::min(lowest, ranks[i]);
+    }
+    for (std::size_t i = 0; i < ranks.size(); ++i) keeps_[i] = keeps_[i] && ranks[i] == lowest;
   }
 
   template <class T = double>
   std::vector<T> column(const std::string& name) const {
-    return behind(table_.dataset(name).values<T>());
+    return kept(table_.dataset(name).values<T>());
   }
-  std::vector<std::string> words(const std::string& name) const { return behind(table_.dataset(name).strings()); }
+  std::vector<std::string> words(const std::string& name) const { return kept(table_.dataset(name).strings()); }
   double median(const std::string& name) const { return jobs::median_of_steps(column(name)); }
 
  private:
   template <class T>
-  std::vector<T> behind(std::vector<T> values) const {
-    values.erase(values.begin(), values.begin() + std::min(first_, std::ssize(values)));
-    return values;
+  std::vector<T> kept(std::vector<T> values) const {
+    if (keeps_.empty()) return values;
+    std::vector<T> kept;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (keeps_.at(i)) kept.push_back(std::move(values[i]));
+    }
+    return kept;
   }
 
   const io::h5::Group& table_;
-  std::ptrdiff_t first_ = 0;
+  std::vector<bool> keeps_;
 };
 
 std::map<std::string, double> largest_live_bytes(const LatestStart& events) {

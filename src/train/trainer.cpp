@@ -52,11 +52,14 @@ void Trainer::initialize(std::uint64_t seed) {
 void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch) {
   if (!strategy_ || !strategy_->is_connected()) throw std::logic_error("trainer: connect it before the first step");
   const ranges::Range range("step");
-  const HostTensors& slot = plan_.slots[pipeline_.next_slot()];
+  const int number = pipeline_.next_slot();
+  const HostTensors& slot = plan_.slots[number];
   pipeline_.begin();
   const std::int64_t sample = first_sample + plan_.batch.first_sample(world_.rank());
   const auto sequences = static_cast<int>(plan_.batch.sequences_of(world_.rank()));
+  const double fetch_s = events::now_s();
   tokens_in(arena_, slot).fill(sequences, [&](int i) { return sampler.fill(sample + i, row_), std::span(row_); });
+  data_s_[number] = events::now_s() - fetch_s;
   pipeline_.start(launch_by_launch, [&](StepMarks& marks) { step_->enqueue(slot, marks, *strategy_, *hooks_); });
   optimizer_.note_step();
 }
@@ -73,6 +76,7 @@ StepNumbers Trainer::collect() {
   n.was_skipped = s.update.skip != 0;
   n.was_cold = ended.was_cold;
   n.step_s = ended.step_s;
+  n.data_s = data_s_[ended.slot];
   return n;
 }
 

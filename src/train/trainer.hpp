@@ -12,6 +12,7 @@
 /// sharing.hpp.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,6 +44,7 @@ struct StepNumbers : PhaseTimes {
   bool was_skipped = false;  // gradients are not finite
   bool was_cold = false;     // Pipeline::Ended, as step_s
   double step_s = 0;
+  double data_s = 0;  // the host fetched its tokens
 };
 
 /// The scalars of the training state that a checkpoint keeps.
@@ -171,7 +173,8 @@ class Trainer final : public Steps {
   std::unique_ptr<parallel::Strategy> strategy_;  // until disconnect(), like the hooks, which drive it
   std::optional<StepHooks> hooks_;
   Pipeline pipeline_;
-  std::vector<std::int32_t> row_;  // [T+1] one sequence on its way to the device
+  std::vector<std::int32_t> row_;             // [T+1] one sequence on its way to the device
+  std::array<double, kMaxStarted> data_s_{};  // [slot] StepNumbers::data_s of the step in it
 };
 
 }  // namespace tessera::train

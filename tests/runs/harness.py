@@ -257,6 +257,22 @@ def column(directory, name):
         return file[f"steps/{name}"][()]
 
 
+class Shimmed:
+    """Of a RunTest: runs between whose program and its libraries some calls of the C program SHIM step in."""
+
+    def preload(self, **variables):
+        """What start() and its like are given for runs with the shim."""
+        if not shutil.which("mpicc"):
+            self.skipTest("no mpicc to compile the shim with")
+        if not (self.folder / "shim.so").exists():
+            (self.folder / "shim.c").write_text(self.SHIM)
+            subprocess.run(["mpicc", "-shared", "-fPIC", "-O1", "-o", "shim.so", "shim.c"], cwd=self.folder, check=True)
+        options = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0"]))
+        # LD_PRELOAD is split at spaces, so the path is one from the folder in which the ranks start
+        return {"wrapper": ("env", "LD_PRELOAD=./shim.so", *(f"{name}={value}" for name, value in variables.items())),
+                "env": {"ASAN_OPTIONS": options}}
+
+
 class BenchTest(RunTest):
     """Runs a bench job and reads its table."""
 
@@ -267,7 +283,7 @@ class BenchTest(RunTest):
         self.assertEqual(list(self.folder.glob("result.h5?*")), [], "an unfinished result was left behind")
         with h5py.File(result, "r") as file:
             for attribute in ("device", "git_hash", "build", "deck", "command"):
-                self.assertTrue(file.attrs[attribute], attribute)
+                self.assertTrue(file["info"].attrs[attribute], attribute)
             columns = {name: item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...] for name, item in file.items()
                        if isinstance(item, h5py.Dataset)}
         rows = [dict(zip(columns, values)) for values in zip(*(column.tolist() for column in columns.values()))]

@@ -50,10 +50,10 @@ class Comm(BenchTest):
         self.run_deck(self.deck(COMM), f"job.output={result}", "bench.mbyte=1", "bench.operation=broadcast", ranks=2,
                       says="transport")
         with h5py.File(result, "r") as file:
-            self.assertTrue(file.attrs["transport"])
-            self.assertEqual((file.attrs["ranks"], file.attrs["host_count"], file.attrs["ranks_per_host"]), (2, 1, 2))
-            self.assertTrue(file.attrs["device"].startswith(file.attrs["device_name"] + ", "))
-            self.assertGreater(file.attrs["device_bytes"], 2**20)
+            self.assertTrue(file["info"].attrs["transport"])
+            self.assertEqual((file["info"].attrs["ranks"], file["info"].attrs["host_count"], file["info"].attrs["ranks_per_host"]), (2, 1, 2))
+            self.assertTrue(file["info"].attrs["device"].startswith(file["info"].attrs["device_name"] + ", "))
+            self.assertGreater(file["info"].attrs["device_bytes"], 2**20)
             self.assertEqual(file["bus_gbyte_per_s"].attrs["units"], "GB/s")
             self.assertEqual(file["bytes"].attrs["units"], "B")
 

@@ -3,9 +3,7 @@
 import itertools
 import os
 import re
-import shutil
 import signal
-import subprocess
 import time
 import unittest
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from harness import (FINISHED, HANG, LOSS_BOUND, NUMBERS, SHARED_GPUS, STEADY, STOPPED, TINY, USAGE, WEIGHT_BOUND, RunTest,
+from harness import (FINISHED, HANG, LOSS_BOUND, NUMBERS, SHARED_GPUS, STEADY, STOPPED, TINY, USAGE, WEIGHT_BOUND, RunTest, Shimmed,
                      column, index_of, latest_step, tensors, tensors_of, wait_for_end)
 
 ORDERS = {
@@ -495,23 +493,7 @@ class Refusals(RunTest):
         self.assertEqual(len(set(sizes.values())), 4, sizes)
 
 
-class ShimmedMpi(SharedSteps):
-    """Ranks between whose program and MPI some calls of the C program SHIM step in."""
-
-    def preload(self, **variables):
-        """What start() and its like are given for runs with the shim."""
-        if not shutil.which("mpicc"):
-            self.skipTest("no mpicc to compile the shim with")
-        if not (self.folder / "shim.so").exists():
-            (self.folder / "shim.c").write_text(self.SHIM)
-            subprocess.run(["mpicc", "-shared", "-fPIC", "-O1", "-o", "shim.so", "shim.c"], cwd=self.folder, check=True)
-        options = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0"]))
-        # LD_PRELOAD is split at spaces, so the path is one from the folder in which the ranks start
-        return {"wrapper": ("env", "LD_PRELOAD=./shim.so", *(f"{name}={value}" for name, value in variables.items())),
-                "env": {"ASAN_OPTIONS": options}}
-
-
-class Hosts(ShimmedMpi):
+class Hosts(Shimmed, SharedSteps):
     """Ranks on two hosts, as far as they can tell."""
 
     SHIM = r"""
@@ -542,7 +524,7 @@ class Hosts(ShimmedMpi):
         self.assertEqual(out.count("note       2 of 2 groups of 2 consecutive ranks"), 1, out)
 
 
-class Delays(ShimmedMpi):
+class Delays(Shimmed, SharedSteps):
     """Ranks that are late now and then, in each call that starts, tests or ends a transfer."""
 
     SHIM = r"""

@@ -15,14 +15,17 @@ path, rows = sys.argv[1], int(sys.argv[2])
 warnings.simplefilter("error")
 
 STEPS = ("step loss validation_loss grad_norm learning_rate tokens step_time forward backward exposed_comm optimizer "
-         "tokens_per_second mfu peak_bytes loss_scale attempt").split()
+         "tokens_per_second mfu peak_bytes loss_scale wall_time attempt").split()
 COLUMNS = {
     "steps": STEPS,
     "kernels": "label calls total min max".split(),
     "events": "label start end rank stream step".split(),
-    "memory/events": "time label bytes begin live_bytes phase category dtype step".split(),
-    "comm": "operation bytes start end exposed step".split(),
+    "memory/events": "time label bytes begin live_bytes phase category dtype rank step".split(),
+    "comm": "operation bytes start end exposed rank step".split(),
     "sample": "token is_prompt".split(),
+    "steps/by_rank": "step rank step_time compute_time exposed_comm data_time device_free_bytes resident_bytes".split(),
+    "ranks": "rank host local_rank gpu bus_id uuid numa_node cores".split(),
+    "attempts": "attempt start end reason from_step hosts ranks job commit".split(),
 }
 
 with h5py.File(path, "r") as run:
@@ -43,7 +46,7 @@ with h5py.File(path, "r") as run:
 
     run.visititems(check)
     for group, columns in COLUMNS.items():
-        lengths = {len(run[group][column]) for column in columns}
+        lengths = {len(run[group][column]) for column in columns if column != "rank" or group == "ranks"}
         assert len(lengths) == 1, f"/{group}: columns of different lengths {lengths}"
     assert len(run["steps/step"]) == rows, f"{len(run['steps/step'])} rows, {rows} expected"
     assert run["memory/peaks"].ndim == 2
@@ -58,5 +61,10 @@ with xarray.open_dataset(path, group="steps", engine="h5netcdf") as steps:
     if rows > 0:  # rows are found by their step
         last = steps.sel(step=int(steps.step[-1])).loss
         assert np.array_equal(last, steps.loss[-1], equal_nan=True)
+with xarray.open_dataset(path, group="steps/by_rank", engine="h5netcdf") as steps:
+    assert steps["compute_time"].dims == ("step", "rank") and steps["compute_time"].dtype == np.float32
+if hasattr(xarray, "open_datatree"):  # from 2024.10 on
+    with xarray.open_datatree(path, engine="h5netcdf") as tree:
+        tree.load()
 with xarray.open_dataset(path, group="memory", engine="h5netcdf") as memory:
     assert memory.peaks.dims == ("phase", "category"), memory.peaks.dims
