@@ -117,6 +117,29 @@ class Launches(Cluster):
             self.assert_same_run(launcher, "whole")
 
 
+class Series(Cluster):
+    def test_scaling_and_experiment_submit_themselves_and_use_their_allocation(self):
+        def script(name, *words):
+            command = [SOURCE / "scripts" / name, *words, "--output", self.folder / f"runs/{name}", "--submit", "-N 2 -n 4 --ntasks-per-node=2"]
+            answer = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, cwd=self.folder, timeout=60,
+                                    env={**os.environ, **lab.environment, "TESSERA_PROGRAM": str(PROGRAM)})
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            return answer.stdout.strip()
+
+        jobs = {"scaling": script("scaling", SOURCE / "input/scaling/tiny.toml", "--ranks", "1,2,4", "bench.repeats=3"),
+                "experiment": script("experiment", "sharding", "--quick", "--ranks", "4", 'experiment.only=["none", "parameters"]')}
+        said = {}
+        for name, job in jobs.items():
+            self.until_state(job, "COMPLETED", "FAILED", name="runs")
+            said[name] = (self.folder / f"runs/{name}.{job}.out").read_text()
+            self.assertEqual(self.shown(job, "ExitCode"), "0:0", said[name])
+        rows = re.findall(r"(?m)^\| (\d+) \| (\d+) \| .* \| (measured|predicted) \|", said["scaling"])
+        self.assertEqual(rows, [("1", "1", "measured"), ("2", "1", "measured"), ("4", "2", "measured")])
+        self.assertRegex(said["experiment"], r"(?m)^ +4  ZeRO-3 .* ok$")
+        with h5py.File(self.folder / "runs/experiment/ranks_0004/experiment.h5", "r") as file:
+            self.assertEqual(file["info"].attrs["host_count"], 2)
+
+
 class Ends(Cluster):
     def test_a_failure_is_the_jobs_code_and_is_not_requeued(self):
         for launcher in ("srun", "mpirun"):
