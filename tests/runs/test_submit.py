@@ -157,7 +157,7 @@ class Scripts(Submit):
                         launch = (self.folder / "launch").read_text()
                         self.assertTrue(launch.rstrip().endswith("--resume auto"), launch)
                         if launcher == "srun":
-                            self.assertTrue(launch.startswith("--mpi=pmix --kill-on-bad-exit=1 --ntasks=4 "), launch)
+                            self.assertTrue(launch.startswith("--mpi=pmix --kill-on-bad-exit=1 --wait=60 --ntasks=4 "), launch)
 
     def test_scaling_and_experiment_submit_themselves(self):
         def submit(name, *words, code=0, says=""):
