@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from harness import HANG, PROGRAM, SOURCE, STOPPED, TINY, column, tensors
+from harness import HANG, PATIENCE, PROGRAM, SOURCE, STOPPED, TINY, column, tensors
 
 sys.path.insert(0, str(SOURCE / "tests/support"))
 from slurm_lab import NODES  # noqa: E402
 
 RUN = ("train.batch_size=48", "parallel.timeout_s=6", "-N", 2, "-n", 2)
 SHORT, LONG = 80, 400  # steps; time limits are checked every 30 s, and a lost slurmd is missed after 15
-END_S = 180
+END_S = 180 * PATIENCE
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
 COLUMNS = ("step", "loss", "grad_norm")
 
@@ -76,7 +76,7 @@ class Drill:
     def until_step(self, step):
         """Until the run's line in `status` has come so far."""
         def reached():
-            found = re.match(r"running +step (\d+)/", text(self.directory / "status"))
+            found = re.match(r"running +step (\d+)/", text_of(self.directory / "status"))
             return found and int(found[1]) >= step
 
         self.until(reached, f"step {step}")
@@ -112,7 +112,8 @@ class Drill:
     # --- the drill
 
     def run(self, whole):
-        """Raises Failed unless the run ends as it must; `whole`: directories of runs that nothing happened to."""
+        """Raises Failed unless the run ends as it must; `whole()`: {steps: directory} of runs that
+        nothing happened to."""
         way, harm, expected = KINDS[self.kind]
         job, last = self.submit(*way, without_signal=harm is limit_without_signal)
         self.until_step(self.at_step)
@@ -131,7 +132,7 @@ class Drill:
         self.until(lambda: self.shown(last, "JobState") in ENDED, "the end of the run")
         if (ended := (self.shown(last, "JobState"), self.shown(last, "ExitCode"))) != ("COMPLETED", "0:0"):
             raise Failed(f"{self.victim or self.kind}: what went on ended as {ended}:\n{self.text()[-3000:]}")
-        require_same(self.directory, whole[self.steps])
+        require_same(self.directory, whole()[self.steps])
 
     def is_requeued(self, job):
         return int(self.shown(job, "Restarts")) > 0
@@ -152,7 +153,7 @@ def whole(lab, folder, lengths=(SHORT, LONG)):
     return {steps: run.directory for steps, run in runs.items()}
 
 
-def text(path):
+def text_of(path):
     try:
         return path.read_text()
     except OSError:
@@ -165,6 +166,24 @@ def require_same(one, other):
     different += [name for name in COLUMNS if not np.array_equal(column(one, name), column(other, name))]
     if different or mine.keys() != theirs.keys():
         raise Failed(f"{one.name}: other bits than without interruption: {', '.join(different)}")
+
+
+def compare_sharding(lab, folder):
+    """Rows of training on two ranks of each of two nodes: replicated, and sharded over all ranks or within a node."""
+    rows, replicated = [], None
+    for shard in ("none", "optimizer", "gradients", "parameters"):
+        for group in (0, 2) if shard != "none" else (0,):
+            run = Drill(lab, folder, "sharding", f"{shard}_{group}", 0)
+            job, _ = run.submit("-n", 4, f"parallel.shard={shard}", f"parallel.shard_ranks={group}", "optimizer.eps=1e-3", "train.steps=30")
+            run.until(lambda: run.shown(job, "JobState") in ENDED, "the end of a run")
+            if run.shown(job, "ExitCode") != "0:0" or "n1: 2 ranks, n2: 2 ranks" not in run.text():
+                raise Failed(run.text()[-3000:])
+            loss = column(run.directory, "loss")
+            replicated = loss if replicated is None else replicated
+            median = lambda name: 1e3 * float(np.nanmedian(column(run.directory, name)[5:]))
+            rows.append({"shard": shard, "groups": {"none": 1}.get(shard, group or 4), "step_ms": median("step_time"), "exposed_ms": median("exposed_comm"),
+                         "loss": float(loss[-1]), "difference": float(np.max(np.abs(loss / replicated - 1)))})
+    return rows
 
 
 # --- what is done to a job
@@ -181,7 +200,8 @@ def kill_stepd(drill, job):
     """The one that looks after the ranks of a node, or the script."""
     pid = int(drill.chance.choice(sorted(drill.lab.steps_of(job), key=int)))
     what = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
-    drill.victim = f"{'the script' if 'batch' in what else 'ranks'}'s slurmstepd on {drill.lab.node_of(pid)}"
+    whose = "the script's" if "batch" in what else "the ranks'"
+    drill.victim = f"{whose} slurmstepd on {drill.lab.node_of(pid)}"
     os.kill(pid, signal.SIGKILL)
 
 

@@ -10,14 +10,17 @@ import sys
 import tempfile
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from harness import ENVIRONMENT, FILES, NUMBERS, PATIENCE, PROGRAM, SOURCE, STOPPED, TINY, RunTest, column, gpus, latest_step, tensors
+from harness import (ENVIRONMENT, FILES, LOSS_BOUND, NUMBERS, PATIENCE, PROGRAM, SOURCE, STEADY, STOPPED, TINY, RunTest, column, gpus,
+                     latest_step, tensors)
 
-sys.path.insert(0, str(SOURCE / "tests/support"))
+sys.path[:0] = [str(SOURCE / "tests/support"), str(SOURCE / "tests/drills")]
+import drills  # noqa: E402
 import slurm_lab  # noqa: E402
 
 SKIPPED = 77
@@ -25,7 +28,9 @@ END_S = 90 * PATIENCE  # a job that takes longer hangs
 LONG = ("train.steps=100000", "train.validate_every=0")  # until something ends it
 UNUSABLE = ("precision.compute=fp16", "precision.initial_loss_scale=1", "optimizer.learning_rate=100", "optimizer.clip_norm=0",
             "optimizer.warmup_steps=0")  # numbers of the first steps
+SAMPLE = ("limit", "limit_without_signal", "slurmstepd")  # of the drills; they run beside all other tests, as they mostly wait
 lab = None
+sample = {}  # what comes of each
 
 
 def setUpModule():
@@ -35,6 +40,13 @@ def setUpModule():
     unittest.addModuleCleanup(subprocess.run, ["rm", "-rf", str(folder)])
     lab = slurm_lab.Lab(folder / "lab").up()
     unittest.addModuleCleanup(lab.down)
+    (folder / "drills").mkdir()
+    together = ThreadPoolExecutor(len(SAMPLE) + 1)
+    unittest.addModuleCleanup(together.shutdown)
+    whole = together.submit(drills.whole, lab, folder / "drills")
+    for kind in SAMPLE:
+        drill = drills.Drill(lab, folder / "drills", kind, 1, 1)
+        sample[kind] = (drill, together.submit(lambda drill=drill: drill.run(whole.result)))
 
 
 class Cluster(RunTest):
@@ -116,6 +128,13 @@ class Launches(Cluster):
             self.assertRegex(self.text(job, launcher), r"resume +.+/checkpoints/step_\d+ \(step \d+, written by 2 ranks\)")
             self.assert_same_run(launcher, "whole")
 
+    def test_shards_within_a_node_train_as_shards_of_all_ranks(self):
+        jobs = {name: self.submit(*STEADY, "parallel.shard=parameters", f"parallel.shard_ranks={ranks}", "-N", 2, "-n", 4, name=name)
+                for name, ranks in (("all", 0), ("node", 2))}
+        for name, job in jobs.items():
+            self.assertRegex(self.finish(job, name=name), r"(?m)^hosts +n1: 2 ranks, n2: 2 ranks$")
+        self.assert_close(*(column(self.folder / name, "loss") for name in jobs), 2 * LOSS_BOUND, "losses")  # both from the exact ones
+
 
 class Series(Cluster):
     def test_scaling_and_experiment_submit_themselves_and_use_their_allocation(self):
@@ -177,6 +196,22 @@ class Ends(Cluster):
         last = int(self.submit(*UNUSABLE, "-N", 1, "-n", 1, "--chain", 3))
         self.assertIn("the last 2 starts of this submission began at step 0", self.finish(str(last), ENVIRONMENT))
         self.assertEqual([self.shown(str(job), "ExitCode") for job in (last - 2, last - 1)], [f"{NUMBERS}:0"] * 2)
+
+
+class Survives(Cluster):
+    def test_a_sample_of_the_drills(self):
+        for kind, (drill, end) in sample.items():
+            with self.subTest(drill=kind):
+                end.result()
+        drill = sample["limit_without_signal"][0]
+        self.assertIn("DUE TO TIME LIMIT", drill.text())
+        self.assertIn("stopped by SIGTERM", drill.text())
+
+    def test_preempted_goes_on(self):  # after the sample, since it takes both nodes
+        for _, end in sample.values():
+            wait([end])
+        drill = drills.Drill(lab, self.folder, "preemption", 1, 1)
+        drill.run(lambda: {drills.SHORT: lab.folder.parent / f"drills/whole_{drills.SHORT}"})
 
 
 class Directories(Cluster):

@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/drills")]
 import plotting  # noqa: E402  (after the path to it)
 
 plotting.require_modules("check_figures")
-import report  # noqa: E402  (of drills)
+import drill_tables  # noqa: E402
 from experiments.homes import homes  # noqa: E402
 from published import fault_of  # noqa: E402
 
@@ -82,6 +82,6 @@ def self_test():
 
 
 if __name__ == "__main__":
-    faults = self_test() if sys.argv[1:] == ["--self-test"] else [*check(ROOT, listed(LIST)), *filter(None, [report.fault()])]
+    faults = self_test() if sys.argv[1:] == ["--self-test"] else [*check(ROOT, listed(LIST)), *filter(None, [drill_tables.fault()])]
     print("\n".join(faults) or "figures: all tables are those of their results")
     sys.exit(bool(faults))
