@@ -21,7 +21,7 @@ sys.path.insert(0, str(SOURCE / "tests/support"))
 from slurm_lab import NODES  # noqa: E402
 
 RUN = ("train.batch_size=48", "parallel.timeout_s=6", "-N", 2, "-n", 2)
-SHORT, LONG = 80, 400  # steps; time limits are checked every 30 s, and a lost slurmd is missed after 15
+SHORT, LONG, LONGEST = 80, 400, 800  # steps; time limits are checked every 30 s, a slurmd is missed after up to 40
 END_S = 180 * PATIENCE
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
 COLUMNS = ("step", "loss", "grad_norm")
@@ -38,7 +38,7 @@ class Drill:
         self.lab, self.folder, self.kind = lab, folder, kind
         self.chance = random.Random(f"{seed} {kind} {number}")
         self.directory = folder / f"{kind}_{number}"
-        self.steps = LONG if kind.startswith("limit") or kind == "slurmd" else SHORT
+        self.steps = LONGEST if kind == "slurmd" else LONG if kind.startswith("limit") else SHORT
         self.at_step = self.chance.randrange(3, 50)
         self.victim = self.code = self.state = ""
 
@@ -141,7 +141,7 @@ class Drill:
         return self.shown(job, "JobState") in ENDED or ("--requeue" in way and self.is_requeued(job))
 
 
-def whole(lab, folder, lengths=(SHORT, LONG)):
+def whole(lab, folder, lengths=(SHORT, LONG, LONGEST)):
     """{steps: directory} of runs that nothing happens to."""
     runs = {steps: Drill(lab, folder, "whole", steps, 0) for steps in lengths}
     jobs = {}

@@ -43,7 +43,7 @@ def setUpModule():
     (folder / "drills").mkdir()
     together = ThreadPoolExecutor(len(SAMPLE) + 1)
     unittest.addModuleCleanup(together.shutdown)
-    whole = together.submit(drills.whole, lab, folder / "drills")
+    whole = together.submit(drills.whole, lab, folder / "drills", (drills.SHORT, drills.LONG))
     for kind in SAMPLE:
         drill = drills.Drill(lab, folder / "drills", kind, 1, 1)
         sample[kind] = (drill, together.submit(lambda drill=drill: drill.run(whole.result)))

@@ -214,6 +214,8 @@ class Lab:
         self.kill_node(node, everything=True)
         shutil.rmtree(self.folder / f"{node}.tmp")
         (self.folder / f"{node}.tmp").mkdir()
+        for socket_left in (self.folder / node).glob("stepd.slurm.pmix.*"):  # which would refuse the step of a requeued job
+            socket_left.unlink()
         self._start_node(node)
 
     def node_of(self, pid):
