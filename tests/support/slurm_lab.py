@@ -24,7 +24,7 @@ from pathlib import Path
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "unshare")
 BRIDGE, HEAD = "tessera0", "10.99.7.1"
 NODES = {"n1": "10.99.7.11", "n2": "10.99.7.12"}
-CPUS = 4  # that each node says it has, whatever the host has
+CPUS = 8  # that each node says it has, whatever the host has
 START_S = 30
 
 CONFIGURATION = """\
