@@ -214,8 +214,8 @@ class Lab:
         self.kill_node(node, everything=True)
         shutil.rmtree(self.folder / f"{node}.tmp")
         (self.folder / f"{node}.tmp").mkdir()
-        for socket_left in (self.folder / node).glob("stepd.slurm.pmix.*"):  # which would refuse the step of a requeued job
-            socket_left.unlink()
+        for left in (self.folder / node).glob("*pmix*"):  # which refuses the first step of a requeued job, whose name is the same
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
         self._start_node(node)
 
     def node_of(self, pid):
