@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 import unittest
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import h5py
@@ -19,8 +18,7 @@ import numpy as np
 from harness import (ENVIRONMENT, FILES, LOSS_BOUND, NUMBERS, PATIENCE, PROGRAM, SOURCE, STEADY, STOPPED, TINY, RunTest, column, gpus,
                      latest_step, tensors)
 
-sys.path[:0] = [str(SOURCE / "tests/support"), str(SOURCE / "tests/drills")]
-import drills  # noqa: E402
+sys.path.insert(0, str(SOURCE / "tests/support"))
 import slurm_lab  # noqa: E402
 
 SKIPPED = 77
@@ -28,9 +26,7 @@ END_S = 90 * PATIENCE  # a job that takes longer hangs
 LONG = ("train.steps=100000", "train.validate_every=0")  # until something ends it
 UNUSABLE = ("precision.compute=fp16", "precision.initial_loss_scale=1", "optimizer.learning_rate=100", "optimizer.clip_norm=0",
             "optimizer.warmup_steps=0")  # numbers of the first steps
-SAMPLE = ("limit", "limit_without_signal", "slurmstepd")  # of the drills; they run beside all other tests, as they mostly wait
 lab = None
-sample = {}  # what comes of each
 
 
 def setUpModule():
@@ -40,13 +36,6 @@ def setUpModule():
     unittest.addModuleCleanup(subprocess.run, ["rm", "-rf", str(folder)])
     lab = slurm_lab.Lab(folder / "lab").up()
     unittest.addModuleCleanup(lab.down)
-    (folder / "drills").mkdir()
-    together = ThreadPoolExecutor(len(SAMPLE) + 1)
-    unittest.addModuleCleanup(together.shutdown)
-    whole = together.submit(drills.whole, lab, folder / "drills", (drills.SHORT, drills.LONG))
-    for kind in SAMPLE:
-        drill = drills.Drill(lab, folder / "drills", kind, 1, 1)
-        sample[kind] = (drill, together.submit(lambda drill=drill: drill.run(whole.result)))
 
 
 class Cluster(RunTest):
@@ -196,22 +185,6 @@ class Ends(Cluster):
         last = int(self.submit(*UNUSABLE, "-N", 1, "-n", 1, "--chain", 3))
         self.assertIn("the last 2 starts of this submission began at step 0", self.finish(str(last), ENVIRONMENT))
         self.assertEqual([self.shown(str(job), "ExitCode") for job in (last - 2, last - 1)], [f"{NUMBERS}:0"] * 2)
-
-
-class Survives(Cluster):
-    def test_a_sample_of_the_drills(self):
-        for kind, (drill, end) in sample.items():
-            with self.subTest(drill=kind):
-                end.result()
-        drill = sample["limit_without_signal"][0]
-        self.assertIn("DUE TO TIME LIMIT", drill.text())
-        self.assertIn("stopped by SIGTERM", drill.text())
-
-    def test_preempted_goes_on(self):  # after the sample, since it takes both nodes
-        for _, end in sample.values():
-            wait([end])
-        drill = drills.Drill(lab, self.folder, "preemption", 1, 1)
-        drill.run(lambda: {drills.SHORT: lab.folder.parent / f"drills/whole_{drills.SHORT}"})
 
 
 class Directories(Cluster):
