@@ -15,7 +15,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from harness import ENVIRONMENT, FILES, NUMBERS, PATIENCE, PROGRAM, SOURCE, STOPPED, TINY, RunTest, column, gpus, latest_step, tensors
+from harness import (ENVIRONMENT, FILES, LOSS_BOUND, NUMBERS, PATIENCE, PROGRAM, SOURCE, STEADY, STOPPED, TINY, RunTest, column, gpus,
+                     latest_step, tensors)
 
 sys.path.insert(0, str(SOURCE / "tests/support"))
 import slurm_lab  # noqa: E402
@@ -115,6 +116,36 @@ class Launches(Cluster):
             self.assertEqual(self.shown(job, "Restarts"), "1")
             self.assertRegex(self.text(job, launcher), r"resume +.+/checkpoints/step_\d+ \(step \d+, written by 2 ranks\)")
             self.assert_same_run(launcher, "whole")
+
+    def test_shards_within_a_node_train_as_shards_of_all_ranks(self):
+        jobs = {name: self.submit(*STEADY, "parallel.shard=parameters", f"parallel.shard_ranks={ranks}", "-N", 2, "-n", 4, name=name)
+                for name, ranks in (("all", 0), ("node", 2))}
+        for name, job in jobs.items():
+            self.assertRegex(self.finish(job, name=name), r"(?m)^hosts +n1: 2 ranks, n2: 2 ranks$")
+        self.assert_close(*(column(self.folder / name, "loss") for name in jobs), 2 * LOSS_BOUND, "losses")  # both from the exact ones
+
+
+class Series(Cluster):
+    def test_scaling_and_experiment_submit_themselves_and_use_their_allocation(self):
+        def script(name, *words):
+            command = [SOURCE / "scripts" / name, *words, "--output", self.folder / f"runs/{name}", "--submit", "-N 2 -n 4 --ntasks-per-node=2"]
+            answer = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, cwd=self.folder, timeout=60,
+                                    env={**os.environ, **lab.environment, "TESSERA_PROGRAM": str(PROGRAM)})
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            return answer.stdout.strip()
+
+        jobs = {"scaling": script("scaling", SOURCE / "input/scaling/tiny.toml", "--ranks", "1,2,4", "bench.repeats=3"),
+                "experiment": script("experiment", "sharding", "--quick", "--ranks", "4", 'experiment.only=["none", "parameters"]')}
+        said = {}
+        for name, job in jobs.items():
+            self.until_state(job, "COMPLETED", "FAILED", name="runs")
+            said[name] = (self.folder / f"runs/{name}.{job}.out").read_text()
+            self.assertEqual(self.shown(job, "ExitCode"), "0:0", said[name])
+        rows = re.findall(r"(?m)^\| (\d+) \| (\d+) \| .* \| (measured|predicted) \|", said["scaling"])
+        self.assertEqual(rows, [("1", "1", "measured"), ("2", "1", "measured"), ("4", "2", "measured")])
+        self.assertRegex(said["experiment"], r"(?m)^ +4  ZeRO-3 .* ok$")
+        with h5py.File(self.folder / "runs/experiment/ranks_0004/experiment.h5", "r") as file:
+            self.assertEqual(file["info"].attrs["host_count"], 2)
 
 
 class Ends(Cluster):

@@ -2,7 +2,9 @@
 """scripts/slurm/submit on a machine without Slurm: what it refuses, and what its scripts do with the codes of a run."""
 import os
 import re
+import shlex
 import subprocess
+import sys
 import unittest
 
 from harness import FILES, PROGRAM, SOURCE, TINY, USAGE, RunTest
@@ -155,7 +157,38 @@ class Scripts(Submit):
                         launch = (self.folder / "launch").read_text()
                         self.assertTrue(launch.rstrip().endswith("--resume auto"), launch)
                         if launcher == "srun":
-                            self.assertTrue(launch.startswith("--mpi=pmix --kill-on-bad-exit=1 --ntasks=4 "), launch)
+                            self.assertTrue(launch.startswith("--mpi=pmix --kill-on-bad-exit=1 --wait=60 --ntasks=4 "), launch)
+
+    def test_scaling_and_experiment_submit_themselves(self):
+        def submit(name, *words, code=0, says=""):
+            command = [sys.executable, SOURCE / "scripts" / name, *words, "--output", "a 5%/out", "train.batch_size=16"]
+            answer = subprocess.run(command, env=self.environment(), capture_output=True, text=True, cwd=self.folder, timeout=60)
+            self.assertEqual(answer.returncode, code, answer.stderr)
+            self.assertIn(says, answer.stderr)
+            return answer.stdout
+
+        deck = SOURCE / "input/scaling/tiny.toml"
+        submit("scaling", deck, "train.stepz=3", "--submit", "-n 2", code=USAGE, says="train.stepz")
+        submit("experiment", "sharding", "train.stepz=3", "--submit", "-n 2", code=USAGE, says="train.stepz")
+        for options, says in (("gpu", "options of sbatch"), ("-p 'gpu", "No closing quotation")):
+            submit("scaling", deck, "--submit", options, code=USAGE, says=says)
+        self.assertFalse((self.folder / "calls").exists())
+        for name, words, requeue in (("scaling", (deck, "--weak"), "--no-requeue"), ("experiment", ("sharding", "--quick"), "--requeue")):
+            self.assertRegex(submit(name, *words, "--submit=-N 2 -p gpu --comment='a b'"), r"^\d\n$")
+            text = (self.folder / "submitted").read_text()
+            self.assertEqual(text, (self.folder / "a 5%/out.sh").read_text())
+            options = self.options(text)
+            for option in (f"--output='{self.folder}/a 5%%/out.%j.out'", requeue, "-N 2", "-p gpu", "'--comment=a b'"):
+                self.assertIn(option, options)
+            self.assertEqual(shlex.split(text.splitlines()[-1]), ["exec", str(SOURCE / "scripts" / name), *map(str, words), "--output", "a 5%/out",
+                                                                  "train.batch_size=16", "--output", f"{self.folder}/a 5%/out"])
+            self.assertIn(f"\nexport TESSERA_PROGRAM={PROGRAM}\n", text)
+
+    def test_a_chain_that_slurm_refuses_in_part_says_what_it_took(self):
+        self.tool("sbatch", f'[ ! -e "{self.folder}/calls" ] || exit 9\ntouch "{self.folder}/calls"; echo 7')
+        answer = subprocess.run([SUBMIT, TINY, f"job.directory={self.folder / 'run'}", *TWO, "--chain", "3"], env=self.environment(),
+                                capture_output=True, text=True, cwd=self.folder, timeout=60)
+        self.assertEqual((answer.returncode, answer.stdout), (9, "7\n"), answer.stderr)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     check_figures.py --self-test   change figures, results and the list in a copy and see that each is found
 
 Every folder of input/experiments and input/bench with a deck.toml has a page and a picture. Its tables are made anew from results.toml
-and must be those of the page. What stands in without_results.txt keeps a hand-written table, and must have no stored results.
+and must be those of the page, and so must that of tests/drills. What stands in without_results.txt keeps a hand-written table, and must have no stored results.
 """
 import shutil
 import sys
@@ -14,10 +14,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("without_results.txt")
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/drills")]
 import plotting  # noqa: E402  (after the path to it)
 
 plotting.require_modules("check_figures")
+import drill_tables  # noqa: E402
 from experiments.homes import homes  # noqa: E402
 from published import fault_of  # noqa: E402
 
@@ -81,6 +82,6 @@ def self_test():
 
 
 if __name__ == "__main__":
-    faults = self_test() if sys.argv[1:] == ["--self-test"] else check(ROOT, listed(LIST))
+    faults = self_test() if sys.argv[1:] == ["--self-test"] else [*check(ROOT, listed(LIST)), *filter(None, [drill_tables.fault()])]
     print("\n".join(faults) or "figures: all tables are those of their results")
     sys.exit(bool(faults))

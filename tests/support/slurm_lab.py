@@ -10,6 +10,7 @@ FOLDER changes but the bridge tessera0 and two network namespaces, which `down` 
 
 Exit codes: 0 done, 2 command line, 3 what is missing here (not root, no Slurm, no namespaces), or a daemon that did not start.
 """
+import contextlib
 import os
 import shlex
 import shutil
@@ -23,7 +24,7 @@ from pathlib import Path
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "unshare")
 BRIDGE, HEAD = "tessera0", "10.99.7.1"
 NODES = {"n1": "10.99.7.11", "n2": "10.99.7.12"}
-CPUS = 4  # that each node says it has, whatever the host has
+CPUS = 8  # that each node says it has, whatever the host has
 START_S = 30
 
 CONFIGURATION = """\
@@ -122,9 +123,16 @@ class Lab:
         outside = {**os.environ, **self.environment}
         run("slurmctld", env=outside)
         for node in NODES:
-            inside = f'hostname {node} && mount --bind "$1/{node}.tmp" "$1/pmix" && exec slurmd -N {node}'
-            run("ip", "netns", "exec", f"tessera_{node}", "unshare", "--uts", "--mount", "sh", "-c", inside, "sh",
-                self.folder, env=outside)
+            self._start_node(node)
+        self._await_nodes()
+
+    def _start_node(self, node):
+        inside = f'hostname {node} && mount --bind "$1/{node}.tmp" "$1/pmix" && exec slurmd -N {node}'
+        run("ip", "netns", "exec", f"tessera_{node}", "unshare", "--uts", "--mount", "sh", "-c", inside, "sh",
+            self.folder, env={**os.environ, **self.environment})
+
+    def _await_nodes(self):
+        outside = {**os.environ, **self.environment}
         end = time.monotonic() + START_S
         while len(run("sinfo", "-h", "-N", "-p", "batch", "-t", "idle", env=outside, code=None).split("\n")) <= len(NODES):
             if time.monotonic() > end:
@@ -161,6 +169,7 @@ class Lab:
     def _delete_network():
         for node in NODES:
             run("ip", "netns", "del", f"tessera_{node}", code=None)
+            run("ip", "link", "del", f"tessera{node}", code=None)
         run("ip", "link", "del", BRIDGE, code=None)
 
     def down(self):
@@ -174,6 +183,8 @@ class Lab:
         for name in (*NODES, "slurmctld", "munge"):
             self._end(self.folder / f"{name}.pid")
         if self.has_network:
+            for node in NODES:
+                self.kill_node(node, everything=True)  # what a killed slurmstepd has left keeps the network
             self._delete_network()
 
     @staticmethod
@@ -186,6 +197,29 @@ class Lab:
         end = time.monotonic() + 10
         while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
             time.sleep(0.05)
+
+    # --- harm
+
+    def kill_node(self, node, everything):
+        """Ends a node's slurmd at once, or all that runs there, as a crash does."""
+        pids = run("ip", "netns", "pids", f"tessera_{node}", code=None).split() if everything else [(self.folder / f"{node}.pid").read_text()]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+    def revive(self, node):
+        """Starts the slurmd of a node anew where it has ended, as a reboot does: nothing else of the node is left."""
+        if Path(f"/proc/{(self.folder / f'{node}.pid').read_text().strip()}").exists():
+            return
+        self.kill_node(node, everything=True)
+        shutil.rmtree(self.folder / f"{node}.tmp")
+        (self.folder / f"{node}.tmp").mkdir()
+        for left in (self.folder / node).glob("*pmix*"):  # which refuses the first step of a requeued job, whose name is the same
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        self._start_node(node)
+
+    def node_of(self, pid):
+        return next((node for node in NODES if str(pid) in run("ip", "netns", "pids", f"tessera_{node}").split()), "")
 
     @staticmethod
     def steps_of(job):

@@ -1,0 +1,67 @@
+"""The stored drills: drills.toml, and the table of README.md that comes from it."""
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "scripts"))
+from experiments import table  # noqa: E402
+from published import MARKS, section  # noqa: E402
+
+NAME = "drills"
+WAYS = {"rank": "SIGKILL to a rank", "slurmstepd": "SIGKILL to a slurmstepd", "slurmd": "SIGKILL to a node's slurmd", "node": "a node crashes",
+        "stopped": "SIGSTOP to a rank on the other node", "preemption": "preempted by requeue", "scancel": "scancel",
+        "limit": "time limit, --signal", "limit_without_signal": "time limit, no --signal"}
+
+
+def store(**sections):
+    """Writes both files; a section that is not given stays as it was."""
+    path, page = HERE / "drills.toml", HERE / "README.md"
+    kept = tomllib.loads(path.read_text()) if path.exists() else {}
+    path.write_text("# Written by tests/drills/run_drills --store; the tables of README.md come from it.\n"
+                    + "".join(section(name, columns) for name, columns in {**kept, **sections}.items()))
+    page.write_text(MARKS.sub(lambda _: f"<!-- generated: {NAME} -->\n{generated()}<!-- end -->\n", page.read_text()))
+
+
+def columns_of(rows):
+    return {key: [row[key] for row in rows] for key in rows[0]}
+
+
+def rows_of(columns):
+    return [dict(zip(columns, values)) for values in zip(*columns.values())]
+
+
+def generated():
+    stored = tomllib.loads((HERE / "drills.toml").read_text())
+    return "\n".join(text(stored) for text in (drills_text, sharding_text))
+
+
+def where(info):
+    return f"{info['date']}, git {info['git_hash']}, {info['slurm']}, {info['mpi']}."
+
+
+def drills_text(stored):
+    rows, lines = rows_of(stored["drills"]), []
+    for kind, what in WAYS.items():
+        if mine := [row for row in rows if row["kind"] == kind]:
+            ends = Counter(row["state"] if row["state"] == "requeued" else f"{row['state']} {row['code']}" for row in mine)
+            lines.append([what, len(mine), ", ".join(str(row["step"]) for row in mine),
+                          "; ".join(f"{end} ({count})" if len(ends) > 1 else end for end, count in ends.items()), sum(not row["fault"] for row in mine)])
+    good = sum(not row["fault"] for row in rows)
+    return (f"{good} of {len(rows)} jobs ended with a right state and code, and their runs went on to the same bits. Seed {stored['info']['seed']}, "
+            f"{where(stored['info'])}\n\n{table.text(['what happens', 'drills', 'at step', 'the job ends as', 'the same bits'], lines, True)}\n")
+
+
+def sharding_text(stored):
+    lines = [[row["shard"], row["groups"], row["step_ms"], row["exposed_ms"], f"{row['loss']:.6f}", f"{row['difference']:.1e}"]
+             for row in rows_of(stored["sharding"])]
+    return (f"Four ranks on two nodes, sharded over all ranks or within a node ({where(stored['sharding_info'])} Both nodes are one machine, so "
+            "losses count here, not times); differences are the largest of a loss from the replicated run's, relative:\n\n"
+            + table.text(["parallel.shard", "ranks of a group", "step, ms", "exposed, ms", "last loss", "difference"], lines, True) + "\n")
+
+
+def fault():
+    """What is wrong with the page beside drills.toml, or ""."""
+    marks = [mark[2] for mark in MARKS.finditer((HERE / "README.md").read_text()) if mark[1] == NAME]
+    return "" if marks == [generated()] else "tests/drills/README.md has another table than drills.toml gives (run_drills --store writes both)"

@@ -1,0 +1,255 @@
+"""What a run on two nodes of Slurm survives: each drill hurts one, and sees how its job ends and that it goes on.
+
+A drill submits a run by scripts/slurm/submit, does the harm at a step that the seed chose, awaits the end of the job (its
+state and code), lets the next job of the chain, or the requeue, finish the run, and compares weights, moments and losses bit
+for bit with those of a run that nothing happened to.
+"""
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from harness import HANG, PATIENCE, PROGRAM, SOURCE, STOPPED, TINY, column, tensors
+
+sys.path.insert(0, str(SOURCE / "tests/support"))
+from slurm_lab import NODES  # noqa: E402
+
+RUN = ("train.batch_size=48", "parallel.timeout_s=6", "-N", 2, "-n", 2)
+SHORT, LONG, LONGEST = 80, 400, 800  # steps; time limits are checked every 30 s, a slurmd is missed after up to 40
+END_S = 180 * PATIENCE
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
+COLUMNS = ("step", "loss", "grad_norm")
+
+
+class Failed(Exception):
+    """What a drill found."""
+
+
+class Drill:
+    """One run in `folder`, hurt once."""
+
+    def __init__(self, lab, folder, kind, number, seed):
+        self.lab, self.folder, self.kind = lab, folder, kind
+        self.chance = random.Random(f"{seed} {kind} {number}")
+        self.directory = folder / f"{kind}_{number}"
+        self.steps = LONGEST if kind == "slurmd" else LONG if kind.startswith("limit") else SHORT
+        self.at_step = self.chance.randrange(3, 50)
+        self.victim = self.code = self.state = ""
+
+    # --- Slurm
+
+    def submit(self, *words, without_signal=False):
+        """The numbers of the first job and of the last."""
+        command = [SOURCE / "scripts/slurm/submit", TINY, f"job.directory={self.directory}", f"train.steps={self.steps}", *RUN,
+                   *(["--dry-run"] if without_signal else []), *words]
+        environment = {**os.environ, **self.lab.environment, "TESSERA_PROGRAM": str(PROGRAM), "SLURM_WAIT": "5"}
+        answer = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=self.folder, env=environment, timeout=120)
+        if answer.returncode != 0:
+            raise Failed(f"submit ended with {answer.returncode}: {answer.stderr}")
+        if not without_signal:
+            return answer.stdout.split()[0], answer.stdout.split()[-1]
+        path = self.directory / "slurm/script.sh"
+        path.parent.mkdir(parents=True)
+        path.write_text(re.sub(r"(?m)^#SBATCH --signal=.*\n", "", answer.stdout))
+        job = self.lab.command("sbatch", "--parsable", path).strip()
+        return job, job
+
+    def shown(self, job, field):
+        return re.search(rf"\b{field}=(\S+)", self.lab.command("scontrol", "show", "job", job)).group(1)
+
+    def text(self):
+        return "".join(path.read_text(errors="replace") for path in sorted(self.directory.glob("slurm/*.out")))
+
+    def until(self, condition, what, limit_s=END_S):
+        end = time.monotonic() + limit_s
+        while not condition():
+            if time.monotonic() > end:
+                raise Failed(f"never saw {what}:\n{self.lab.command('squeue')}{self.text()[-2000:]}")
+            time.sleep(0.05)
+
+    def until_step(self, step):
+        """Until the run's line in `status` has come so far."""
+        def reached():
+            found = re.match(r"running +step (\d+)/", text_of(self.directory / "status"))
+            return found and int(found[1]) >= step
+
+        self.until(reached, f"step {step}")
+
+    def release(self, job):
+        """Starts a job that was requeued, which Slurm holds for two minutes. See test_slurm.py."""
+        self.until(lambda: not self.lab.steps_of(job), "the end of the first start")
+        self.lab.command("scontrol", "update", f"JobId={job}", "StartTime=now+2")
+
+    # --- processes of a job
+
+    def ranks(self, job):
+        """{process: node}"""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if os.path.samefile(path / "exe", PROGRAM):
+                    words = dict(word.split("=", 1) for word in (path / "environ").read_text(errors="replace").split("\0") if "=" in word)
+                    if words.get("SLURM_JOB_ID") == job:
+                        found[int(path.name)] = words.get("SLURMD_NODENAME", "")
+            except OSError:
+                pass  # it has ended
+        return found
+
+    def a_rank(self, job, node=None):
+        ranks = {pid: where for pid, where in self.ranks(job).items() if node in (None, where)}
+        if not ranks:
+            raise Failed(f"job {job} has no ranks (on {node})")
+        pid = self.chance.choice(sorted(ranks))
+        self.victim = f"a rank on {ranks[pid]}"
+        return pid
+
+    # --- the drill
+
+    def run(self, whole):
+        """Raises Failed unless the run ends as it must; `whole()`: {steps: directory} of runs that
+        nothing happened to."""
+        way, harm, expected = KINDS[self.kind]
+        job, last = self.submit(*way, without_signal=harm is limit_without_signal)
+        self.until_step(self.at_step)
+        harm(self, job)
+        self.until(lambda: self.is_over(job, way), "the end of the job")
+        self.state = "requeued" if self.is_requeued(job) else self.shown(job, "JobState")
+        self.code = self.shown(job, "ExitCode") if self.state != "requeued" else "-"
+        repair(self)
+        if (self.state, self.code) not in expected:
+            raise Failed(f"{self.victim or self.kind}: the job ended as {self.state} with {self.code}, not as {expected}:\n{self.text()[-3000:]}")
+        if self.state == "requeued":
+            if self.shown(job, "JobState") == "PENDING":
+                self.release(job)
+        elif last == job:
+            last = self.submit()[1]
+        self.until(lambda: self.shown(last, "JobState") in ENDED, "the end of the run")
+        if (ended := (self.shown(last, "JobState"), self.shown(last, "ExitCode"))) != ("COMPLETED", "0:0"):
+            raise Failed(f"{self.victim or self.kind}: what went on ended as {ended}:\n{self.text()[-3000:]}")
+        require_same(self.directory, whole()[self.steps])
+
+    def is_requeued(self, job):
+        return int(self.shown(job, "Restarts")) > 0
+
+    def is_over(self, job, way):
+        return self.shown(job, "JobState") in ENDED or ("--requeue" in way and self.is_requeued(job))
+
+
+def whole(lab, folder, lengths=(SHORT, LONG, LONGEST)):
+    """{steps: directory} of runs that nothing happens to."""
+    runs = {steps: Drill(lab, folder, "whole", steps, 0) for steps in lengths}
+    jobs = {}
+    for steps, run in runs.items():
+        run.steps = steps
+        jobs[steps] = run.submit()[1]
+    for steps, run in runs.items():
+        run.until(lambda: run.shown(jobs[steps], "JobState") in ENDED, "the end of a run")
+    return {steps: run.directory for steps, run in runs.items()}
+
+
+def text_of(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def require_same(one, other):
+    mine, theirs = tensors(one), tensors(other)
+    different = [name for name in theirs if name not in mine or not np.array_equal(mine[name], theirs[name])]
+    different += [name for name in COLUMNS if not np.array_equal(column(one, name), column(other, name))]
+    if different or mine.keys() != theirs.keys():
+        raise Failed(f"{one.name}: other bits than without interruption: {', '.join(different)}")
+
+
+def compare_sharding(lab, folder):
+    """Rows of training on two ranks of each of two nodes: replicated, and sharded over all ranks or within a node."""
+    rows, replicated = [], None
+    for shard in ("none", "optimizer", "gradients", "parameters"):
+        for group in (0, 2) if shard != "none" else (0,):
+            run = Drill(lab, folder, "sharding", f"{shard}_{group}", 0)
+            job, _ = run.submit("-n", 4, f"parallel.shard={shard}", f"parallel.shard_ranks={group}", "optimizer.eps=1e-3", "train.steps=30")
+            run.until(lambda: run.shown(job, "JobState") in ENDED, "the end of a run")
+            if run.shown(job, "ExitCode") != "0:0" or "n1: 2 ranks, n2: 2 ranks" not in run.text():
+                raise Failed(run.text()[-3000:])
+            loss = column(run.directory, "loss")
+            replicated = loss if replicated is None else replicated
+            median = lambda name: 1e3 * float(np.nanmedian(column(run.directory, name)[5:]))
+            rows.append({"shard": shard, "groups": {"none": 1}.get(shard, group or 4), "step_ms": median("step_time"), "exposed_ms": median("exposed_comm"),
+                         "loss": float(loss[-1]), "difference": float(np.max(np.abs(loss / replicated - 1)))})
+    return rows
+
+
+# --- what is done to a job
+
+def kill_rank(drill, job):
+    os.kill(drill.a_rank(job), signal.SIGKILL)
+
+
+def stop_rank(drill, job):
+    os.kill(drill.a_rank(job, "n2"), signal.SIGSTOP)
+
+
+def kill_stepd(drill, job):
+    """The one that looks after the ranks of a node, or the script."""
+    pid = int(drill.chance.choice(sorted(drill.lab.steps_of(job), key=int)))
+    what = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
+    whose = "the script's" if "batch" in what else "the ranks'"
+    drill.victim = f"{whose} slurmstepd on {drill.lab.node_of(pid)}"
+    os.kill(pid, signal.SIGKILL)
+
+
+def kill_slurmd(drill, job):
+    node = drill.chance.choice(sorted(NODES))
+    drill.victim = f"slurmd of {node}"
+    drill.lab.kill_node(node, everything=False)
+
+
+def crash_node(drill, job):
+    node = drill.chance.choice(sorted(NODES))
+    drill.victim = f"all of {node}"
+    drill.lab.kill_node(node, everything=True)
+
+
+def preempt(drill, job):
+    drill.victim = "the job"
+    drill.lab.command("sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 3")
+
+
+def cancel(drill, job):
+    drill.lab.command("scancel", job)
+
+
+def limit_with_signal(drill, job):
+    """The margin is 61 s."""
+    drill.lab.command("scontrol", "update", f"JobId={job}", "EndTime=now+62")
+
+
+def limit_without_signal(drill, job):
+    drill.lab.command("scontrol", "update", f"JobId={job}", "EndTime=now+1")
+
+
+def repair(drill):
+    for node in NODES:
+        drill.lab.revive(node)
+
+
+REQUEUE, CHAIN, ALONE = ("--requeue", "--", "--time=10"), ("--chain", 2), ("--", "--time=10")
+AGAIN, KILLED, LOST, NO_NODE = ("requeued", "-"), ("FAILED", "137:0"), ("FAILED", f"{HANG}:0"), ("NODE_FAIL", "0:1")
+KINDS = {  # how it is submitted, what is done to it, the states and codes that are right
+    "rank": (CHAIN, kill_rank, [KILLED]),
+    "slurmstepd": (CHAIN, kill_stepd, [LOST, NO_NODE]),
+    "slurmd": (REQUEUE, kill_slurmd, [AGAIN]),
+    "node": (REQUEUE, crash_node, [AGAIN, LOST]),  # which notice first: Slurm, or the ranks that are left
+    "stopped": (CHAIN, stop_rank, [LOST, KILLED]),  # srun kills the stopped one
+    "preemption": (REQUEUE, preempt, [AGAIN]),
+    "scancel": (CHAIN, cancel, [("CANCELLED", f"{STOPPED}:0"), ("CANCELLED", "0:15")]),
+    "limit": (REQUEUE, limit_with_signal, [AGAIN]),
+    "limit_without_signal": (ALONE, limit_without_signal, [("TIMEOUT", f"{STOPPED}:0"), ("TIMEOUT", "0:15")]),
+}
