@@ -1,38 +1,23 @@
 #include "kernels/gemm/gemm.hpp"  // the contract is there; here is how
 
-#include <KokkosBlas3_gemm.hpp>
-
 #include <dlfcn.h>
 
 #include "kernels/core/cast_copy.hpp"
-#include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/gemm/cublaslt.hpp"
-#include "kernels/gemm/tool_kernel.hpp"
+#include "kernels/gemm/kokkos_kernels.hpp"
 
 namespace tessera::kernels {
 namespace {
 
-/// c = op(a) op(b) + beta c by Kokkos Kernels, which takes Views and nothing derived from them; both operands and the
-/// result of one type.
+/// c = op(a) op(b), or c += op(a) op(b), by Kokkos Kernels.
 template <class Exec, class Real>
 void multiply(const Exec& exec, Tensor<Exec, const Real**> a, Op op_a, Tensor<Exec, const Real**> b, Op op_b,
               Tensor<Exec, Real**> c, bool accumulate) {
-  const char* const letters[] = {"N", "T"};
-  const char* letter_a = letters[static_cast<int>(op_a)];
-  const char* letter_b = letters[static_cast<int>(op_b)];
-  const Real one = 1, beta = accumulate ? 1 : 0;
-  const detail::ToolKernel watched(exec, op_a, op_b, "kokkos_kernels");
-  const auto call = [&](const auto&... instance) {
-    KokkosBlas::gemm(instance..., letter_a, letter_b, one, a, b, beta, c);
-  };
-  if constexpr (kBlasTakesInstance) {
-    call(exec);
-  } else {
-    call();
-  }
+  kokkos_kernels::multiply<Exec, Real>(exec, detail::product_label(op_a, op_b), 1, a, op_a, b, op_b, accumulate ? 1 : 0,
+                                       c);
 }
 
 template <class Exec, class From, class To>
@@ -62,9 +47,13 @@ void multiply_panels(const Exec& exec, const Gemm<Exec, In, Out>& product, std::
 
 template <class Exec, class In, class Out>
 void multiply_cublaslt(const Exec& exec, const Gemm<Exec, In, Out>& x, std::int64_t m, std::int64_t n, std::int64_t k) {
-  const std::uintptr_t addresses = reinterpret_cast<std::uintptr_t>(x.a.data()) |
-                                   reinterpret_cast<std::uintptr_t>(x.b.data()) |
-                                   reinterpret_cast<std::uintptr_t>(x.c.data()) | 16;
+  const std::uintptr_t workspace =
+      round_up(reinterpret_cast<std::uintptr_t>(x.workspace.data()), std::uintptr_t{cublaslt::kWorkspaceAlignment});
+  const cublaslt::Operands operands{.a = x.a.data(),
+                                    .b = x.b.data(),
+                                    .before = x.c.data(),
+                                    .c = x.c.data(),
+                                    .workspace = reinterpret_cast<void*>(workspace)};
   const cublaslt::Kind kind{.in = kDtype<In>,
                             .out = kDtype<Out>,
                             .math = x.math,
@@ -74,14 +63,7 @@ void multiply_cublaslt(const Exec& exec, const Gemm<Exec, In, Out>& x, std::int6
                             .n = n,
                             .k = k,
                             .accumulate = x.accumulate,
-                            .alignment = static_cast<int>(addresses & -addresses)};
-  const std::uintptr_t workspace =
-      round_up(reinterpret_cast<std::uintptr_t>(x.workspace.data()), std::uintptr_t{cublaslt::kWorkspaceAlignment});
-  const cublaslt::Operands operands{.a = x.a.data(),
-                                    .b = x.b.data(),
-                                    .before = x.c.data(),
-                                    .c = x.c.data(),
-                                    .workspace = reinterpret_cast<void*>(workspace)};
+                            .alignment = cublaslt::common_alignment(operands)};
   cublaslt::multiply(exec, kind, operands);
 }
 

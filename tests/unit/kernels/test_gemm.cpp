@@ -3,6 +3,8 @@
 
 #include "kernels/cuda/target.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "kernels/gemm/head_gemm.hpp"
+#include "kernels/gemm/head_product.hpp"
 #include "reference/gemm.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
@@ -231,6 +233,109 @@ TYPED_TEST(Gemm, tf32_is_for_products_of_float_on_gpus_and_within_its_error) {
   double largest = 0;
   for (std::size_t i = 0; i < got.size(); ++i) largest = std::max(largest, std::abs(got[i] - expected[i]));
   EXPECT_GT(largest, 16 * kEpsilon<float>);  // so tf32 was used
+}
+
+template <class Scalar>
+struct HeadGemm : ::testing::Test {};
+TYPED_TEST_SUITE(HeadGemm, AllScalars, ScalarNames);
+
+/// Heads one after the other, and interleaved in rows; more heads than sequences, and fewer; all transposes.
+TYPED_TEST(HeadGemm, matches_reference_for_all_strides_and_transposes) {
+  using Real = Accum<TypeParam>;
+  enum class Laid { in_a_row, interleaved };
+  const auto heads = [](const Buffer<TypeParam>& x, Laid laid, int B, int H, int rows, int columns) {
+    return laid == Laid::in_a_row ? x.heads(B, H, rows, columns)
+                                  : kernels::heads_of_rows<Device>(x.data(), B, H, rows, columns);
+  };
+  const auto at = [](Laid laid, int H, int rows, int columns, int b, int h, int i, int j) {
+    return laid == Laid::in_a_row ? ((std::size_t(b) * H + h) * rows + i) * columns + j
+                                  : ((std::size_t(b) * rows + i) * H + h) * columns + j;
+  };
+  for (const auto& [B, H] : {std::pair{1, 3}, {2, 3}, {3, 2}}) {
+    for (const Shape s : {Shape{17, 24, 40}, {1, 5, 7}, {16, 1, 9}, {5, 8, 1}, {3, 4, 0}}) {
+      for (const int ways : {0, 1, 2, 3, 4, 5, 6, 7}) {
+        const Laid laid = ways & 1 ? Laid::interleaved : Laid::in_a_row;
+        const bool ta = ways & 2, tb = ways & 4;
+        SCOPED_TRACE(::testing::Message()
+                     << B << " x " << H << " of " << s.m << 'x' << s.n << 'x' << s.k << ' ' << ways);
+        const auto a = uniform_as<TypeParam>(B * H * elements_of(s.m, s.k), 1);
+        const auto b = uniform_as<TypeParam>(B * H * elements_of(s.k, s.n), 2);
+        const Buffer<TypeParam> a_in(a), b_in(b);
+        const auto c = Buffer<TypeParam>::unwritten(B * H * elements_of(s.m, s.n));
+        const auto a_heads = heads(a_in, laid, B, H, ta ? s.k : s.m, ta ? s.m : s.k);
+        const auto b_heads = heads(b_in, laid, B, H, tb ? s.n : s.k, tb ? s.k : s.n);
+        kernels::HeadGemm<Device, TypeParam>{.label = "tessera::test",
+                                             .a = ta ? kernels::transposed(a_heads) : a_heads,
+                                             .b = tb ? kernels::transposed(b_heads) : b_heads,
+                                             .c = heads(c, laid, B, H, s.m, s.n),
+                                             .factor = Real(0.5)}
+            .launch(instance());
+        std::vector<double> expected(c.size());
+        for (int i_b = 0; i_b < B; ++i_b) {
+          for (int i_h = 0; i_h < H; ++i_h) {
+            for (int i = 0; i < s.m; ++i) {
+              for (int j = 0; j < s.n; ++j) {
+                double sum = 0;
+                for (int p = 0; p < s.k; ++p) {
+                  sum += a[ta ? at(laid, H, s.k, s.m, i_b, i_h, p, i) : at(laid, H, s.m, s.k, i_b, i_h, i, p)] *
+                         b[tb ? at(laid, H, s.n, s.k, i_b, i_h, j, p) : at(laid, H, s.k, s.n, i_b, i_h, p, j)];
+                }
+                expected[at(laid, H, s.m, s.n, i_b, i_h, i, j)] = sum / 2;
+              }
+            }
+          }
+        }
+        EXPECT_TRUE(all_close<TypeParam>(
+            c.values(), expected,
+            {.relative = kEpsilon<TypeParam>, .absolute = tolerance<Real>(s.k) * (1 + std::sqrt(s.k))}));
+      }
+    }
+  }
+}
+
+TYPED_TEST(HeadGemm, refuses_shapes_and_strides_that_it_cannot_multiply) {
+  const auto data = Buffer<TypeParam>::zeros(1024);
+  using Kernel = kernels::HeadGemm<Device, TypeParam>;
+  const Kernel good{.label = "tessera::test",
+                    .a = data.heads(2, 2, 3, 4),
+                    .b = data.heads(2, 2, 4, 5),
+                    .c = data.heads(2, 2, 3, 5),
+                    .factor = 1};
+  EXPECT_NO_THROW(good.launch(instance()));
+  const auto refuses = [&](auto change) {
+    Kernel bad = good;
+    change(bad);
+    EXPECT_THROW(bad.launch(instance()), std::invalid_argument);
+  };
+  refuses([&](Kernel& k) { k.a = data.heads(2, 2, 3, 5); });
+  refuses([&](Kernel& k) { k.b = data.heads(2, 1, 4, 5); });
+  refuses([&](Kernel& k) { k.c = kernels::transposed(data.heads(2, 2, 5, 3)); });
+  refuses([&](Kernel& k) {
+    k.a = kernels::HeadTensor<const TypeParam, Device>(data.data(), Kokkos::LayoutStride(2, 48, 2, 24, 3, 8, 4, 2));
+  });
+}
+
+TEST(HeadGemmAlgorithms, come_back_from_their_lines) {
+  if (kernels::kIsHost<Device>) GTEST_SKIP() << "the host's library has no choice";
+  kernels::set_gemm_algorithms({});
+  const auto data = Buffer<float>::zeros(4096);
+  const auto multiply = [&] {
+    kernels::HeadGemm<Device, float>{.label = "tessera::test",
+                                     .a = data.heads(2, 2, 8, 16),
+                                     .b = data.heads(2, 2, 16, 8),
+                                     .c = data.heads(2, 2, 8, 8),
+                                     .factor = 1}
+        .launch(instance());
+  };
+  multiply();
+  const auto lines = kernels::gemm_algorithms();
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_THAT(lines[1], ::testing::HasSubstr(" batch 4 rows 16 8 8 steps 128 128 64 :"));
+  kernels::set_gemm_algorithms({});
+  kernels::set_gemm_algorithms(lines);
+  multiply();
+  EXPECT_EQ(kernels::gemm_algorithms(), lines);
+  kernels::set_gemm_algorithms({});
 }
 
 TEST(GemmAlgorithms, refuse_lines_that_do_not_belong_here) {
