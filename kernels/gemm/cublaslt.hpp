@@ -19,11 +19,11 @@
 
 namespace tessera::kernels::cublaslt {
 
-/// Whether Exec's products may use cuBLASLt. In builds without CUDA what follows is declared, so that callers need no
+/// Whether Exec's products may use cuBLASLt. In builds without it what follows is declared, so that callers need no
 /// guard, but not defined.
 template <class Exec>
 inline constexpr bool kServes = false;
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
 template <>
 inline constexpr bool kServes<Kokkos::Cuda> = true;
 #endif

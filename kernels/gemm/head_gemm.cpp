@@ -106,8 +106,8 @@ void HeadGemm<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(stored(a).is_contiguous && stored(b).is_contiguous && result.is_contiguous && result.op == Op::none,
                   "head gemm: rows of c, and rows or columns of a and b, must be contiguous", a.stride(2), a.stride(3),
                   b.stride(2), b.stride(3), c.stride(2), c.stride(3));
-  TESSERA_REQUIRE(math == GemmMath::full || (!kIsHost<Exec> && std::is_same_v<Scalar, float>),
-                  "head gemm: tf32 is for products of float on GPUs", kIsHost<Exec>, kScalarName<Scalar>);
+  TESSERA_REQUIRE(math == GemmMath::full || (cublaslt::kServes<Exec> && std::is_same_v<Scalar, float>),
+                  "head gemm: tf32 is for products of float by cuBLASLt", cublaslt::kServes<Exec>, kScalarName<Scalar>);
   if (c.size() == 0) return;
   const bool is_empty_sum = a.extent(3) == 0;  // libraries would leave c as it is
   if constexpr (cublaslt::kServes<Exec>) {

@@ -55,7 +55,9 @@ KOKKOS_FUNCTION void HeadProduct<Exec, Scalar, Left, Result>::operator()(const M
   team.team_barrier();  // sums are complete
   Kokkos::parallel_for(Kokkos::TeamThreadRange(team, rows), [&](int i) {
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, columns), [&](int j) {
-      c(i_b, i_h, row + i, column + j) = static_cast<Result>(factor * c_pad[i * lanes + j]);
+      Result& to = c(i_b, i_h, row + i, column + j);
+      const Real before = accumulate ? static_cast<Real>(to) : Real(0);
+      to = static_cast<Result>(before + factor * c_pad[i * lanes + j]);
     });
   });
 }

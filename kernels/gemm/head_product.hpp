@@ -1,5 +1,5 @@
-/// Products of one matrix per head by a team kernel: c[b,h] = factor * a[b,h] * b[b,h], any strides, so a transpose is a
-/// swap of two.
+/// Products of one matrix per head by a team kernel: c[b,h] = factor * a[b,h] * b[b,h], or +=, any strides, so a
+/// transpose is a swap of two.
 ///
 /// One team owns a kTile x kTile tile of c of one (b,h) and walks the inner dimension tile by tile through the pad.
 /// Simple on purpose: attention's lessons in storing scores ("standard/0", "tiled") are made of it. Tiled attention
@@ -42,6 +42,7 @@ struct HeadProduct {
   HeadTensor<const Scalar, Exec> b;  // [B,H,K,N]  in
   HeadTensor<Result, Exec> c;        // [B,H,M,N]  out
   Real factor;
+  bool accumulate = false;  // c += instead of c =
 
   static constexpr int kTile = kIsHost<Exec> ? 64 : 32;
 

@@ -77,7 +77,7 @@ std::vector<Out> product(const Buffer<float>& workspace, Shape s, Op op_a, Op op
 template <class In, class Out>
 Closeness closeness(Shape s, Start start, const std::vector<double>& sum, const std::vector<double>& before) {
   Closeness allowed{.relative = kEpsilon<Out>, .absolute = tolerance<Accum<In>>(s.k) * (1 + std::sqrt(s.k))};
-  if (start == Start::itself && sizeof(Out) == 2 && !kernels::kIsHost<Device>) {
+  if (start == Start::itself && sizeof(Out) == 2 && kernels::kHere.has_vendor_parts()) {
     double largest = 0;
     for (std::size_t i = 0; i < sum.size(); ++i) largest = std::max(largest, std::abs(sum[i] - before[i]));
     allowed.absolute += kEpsilon<Out> / 2 * largest;
@@ -148,7 +148,7 @@ TYPED_TEST(Gemm, keeps_restores_and_repeats_algorithms_that_were_selected_by_tim
   const auto selected = multiply();  // the trials must leave c as a single product does
   const auto lines = kernels::gemm_algorithms();
   kernels::set_gemm_selection(GemmSelection::heuristic);
-  const bool has_choice = !kernels::kIsHost<Device> && sizeof(In) == 2;
+  const bool has_choice = kernels::kHere.has_vendor_parts() && sizeof(In) == 2;
   EXPECT_EQ(lines.size(), has_choice ? 2U : 0U);  // the library's line, and the product's
   const auto expected = reference::gemm(a, false, b, true, s.m, s.n, s.k, before);
   EXPECT_TRUE(
@@ -171,7 +171,7 @@ TYPED_TEST(Gemm, shows_itself_by_name_on_the_callers_instance) {
   const LaunchRecorder recorder;
   product<In, Out>(workspace_of<In, Out>({s}), s, Op::none, Op::transpose, Start::itself, std::vector<double>(24),
                    std::vector<double>(30), std::vector<double>(20));
-  const bool is_ours = !kernels::kIsHost<Device> && sizeof(In) == 2;
+  const bool is_ours = kernels::kHere.has_vendor_parts() && sizeof(In) == 2;
   EXPECT_THAT(recorder.labels(), ::testing::Contains(::testing::StartsWith("tessera::gemm::nt[")));
   if (is_ours) {
     EXPECT_THAT(recorder.labels(), ::testing::ElementsAre("tessera::gemm::nt[cublaslt]"));
@@ -222,7 +222,7 @@ TYPED_TEST(Gemm, tf32_is_for_products_of_float_on_gpus_and_within_its_error) {
   const auto multiply = [&] {
     return product<In, Out>(workspace, s, Op::none, Op::none, Start::nothing, a, b, zero, GemmMath::tf32);
   };
-  if (kernels::kIsHost<Device> || !std::is_same_v<In, float>) {
+  if (!kernels::kHere.has_vendor_parts() || !std::is_same_v<In, float>) {
     EXPECT_THROW(multiply(), std::invalid_argument);
     return;
   }
@@ -316,7 +316,7 @@ TYPED_TEST(HeadGemm, refuses_shapes_and_strides_that_it_cannot_multiply) {
 }
 
 TEST(HeadGemmAlgorithms, come_back_from_their_lines) {
-  if (kernels::kIsHost<Device>) GTEST_SKIP() << "the host's library has no choice";
+  if (!kernels::kHere.has_vendor_parts()) GTEST_SKIP() << "the library has no choice";
   kernels::set_gemm_algorithms({});
   const auto data = Buffer<float>::zeros(4096);
   const auto multiply = [&] {
@@ -341,7 +341,7 @@ TEST(HeadGemmAlgorithms, come_back_from_their_lines) {
 TEST(GemmAlgorithms, refuse_lines_that_do_not_belong_here) {
   const std::string other = "cuBLASLt 1.2.3 on another GPU with 7 multiprocessors";
   EXPECT_THROW(kernels::set_gemm_algorithms({other}), std::runtime_error);
-  if (kernels::kIsHost<Device>) return;
+  if (!kernels::kHere.has_vendor_parts()) return;
   const Shape s{8, 8, 8};
   product<bfloat16, bfloat16>(workspace_of<bfloat16, bfloat16>({s}), s, Op::none, Op::none, Start::nothing,
                               std::vector<double>(64), std::vector<double>(64), std::vector<double>(64));
