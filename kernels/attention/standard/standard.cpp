@@ -6,6 +6,7 @@
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/team.hpp"
+#include "kernels/cuda/portable.hpp"
 #include "kernels/gemm/head_gemm.hpp"
 #include "kernels/gemm/head_product.hpp"
 
@@ -96,11 +97,24 @@ KOKKOS_FORCEINLINE_FUNCTION RowShare<kWidth, kSlots> share_of(const Member& team
   if constexpr (kPerThread) return RowShare<kWidth, kSlots>(lane_of_thread(team), kVectorLanes, columns);
   if constexpr (!kPerThread) return RowShare<kWidth, kSlots>(team, columns);
 }
-/// One value per lane of a row; all its lanes get the result.
-template <bool kPerThread, class Reducer, class Member, class Real>
-KOKKOS_FORCEINLINE_FUNCTION Real join_row(const Member& team, Real mine, [[maybe_unused]] Real* pad) {
-  if constexpr (kPerThread) return join_lanes_of_thread<Reducer>(team, mine);
-  if constexpr (!kPerThread) return join_lanes<Reducer>(team, mine, pad);
+/// Joins one value of each thread's lanes over the threads of a row; all its lanes get the result.
+template <bool kPerThread, class Member, class Real, class Join>
+KOKKOS_FORCEINLINE_FUNCTION Real join_threads(const Member& team, Real of_thread, [[maybe_unused]] Real* pad,
+                                              const Join& join) {
+  if constexpr (kPerThread) return of_thread;
+  Kokkos::single(Kokkos::PerThread(team), [&] { pad[team.team_rank()] = of_thread; });
+  team.team_barrier();  // all threads have written
+  Real of_row = pad[0];
+  for (int thread = 1; thread < team.team_size(); ++thread) of_row = join(of_row, pad[thread]);
+  return of_row;
+}
+template <bool kPerThread, class Member, class Real>
+KOKKOS_FORCEINLINE_FUNCTION Real max_of_row(const Member& team, Real mine, Real* pad) {
+  return join_threads<kPerThread>(team, max_over_lanes(team, mine), pad, [](Real a, Real b) { return larger(a, b); });
+}
+template <bool kPerThread, class Member, class Real>
+KOKKOS_FORCEINLINE_FUNCTION Real sum_of_row(const Member& team, Real mine, Real* pad) {
+  return join_threads<kPerThread>(team, sum_over_lanes(team, mine), pad, [](Real a, Real b) { return a + b; });
 }
 
 }  // namespace
@@ -173,17 +187,18 @@ KOKKOS_FUNCTION void SoftmaxRows<Exec, Scalar>::operator()(Kept<kPerThread, kWid
       top = larger(top, value[slot][i]);
     }
   });
-  top = join_row<kPerThread, Kokkos::Max<Real>>(team, top, pad);
+  top = max_of_row<kPerThread>(team, top, pad);
 
   // 2. exponentials and their sum
   Real sum = 0;
+  const ShiftedExp<Scalar> exponential{top};
   seen_share.each([&](int slot, int) {
     for (int i = 0; i < kWidth; ++i) {
-      value[slot][i] = fast_exp(value[slot][i] - top);
+      value[slot][i] = exponential(value[slot][i]);
       sum += value[slot][i];
     }
   });
-  sum = join_row<kPerThread, Kokkos::Sum<Real>>(team, sum, pad + kJoinPad);
+  sum = sum_of_row<kPerThread>(team, sum, pad + kJoinPad);
 
   // 3. write the whole row
   const Real factor = seen > 0 ? 1 / sum : Real(0);
@@ -256,7 +271,7 @@ KOKKOS_FUNCTION void SoftmaxRowsBackward<Exec, Scalar>::operator()(Kept<kPerThre
     for (int i = 0; i < kWidth; ++i) delta += column + i < row.seen ? p[slot][i] * d[slot][i] : Real(0);
   });
   Real* pad = Pad<Real, Exec>(team.team_scratch(0), 2 * kJoinPad).data();
-  delta = join_row<kPerThread, Kokkos::Sum<Real>>(team, delta, pad);
+  delta = sum_of_row<kPerThread>(team, delta, pad);
 
   // 2. write the whole row
   share_of<kPerThread, kWidth, kSlots>(team, Tk).each([&](int slot, int column) {
