@@ -21,8 +21,8 @@ namespace tessera::kernels {
 
 static_assert(!kIsHost<Device>, "hosts have host_backend.cpp");
 
-/// Kokkos::Cuda and Kokkos::HIP print "Kokkos::Cuda[ 0 ] NVIDIA H200 : Selected" and, below, "Total Global Memory: 139.8
-/// GiB". Kokkos does not tell what is free: all, so that a plan that is too large fails at its allocation.
+/// Kokkos::Cuda and Kokkos::HIP print "Kokkos::Cuda[ 0 ] NVIDIA H200 : Selected" and, below, "Total Global Memory:
+/// 139.8 GiB". Kokkos does not tell what is free: all, so that a plan that is too large fails at its allocation.
 template <>
 DeviceInfo device_info<Device>() {
   std::ostringstream text;

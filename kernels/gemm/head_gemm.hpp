@@ -12,8 +12,8 @@
 /// Memory     no workspace.
 /// Cost       2*B*H*M*N*K flop.
 /// Async      returns after enqueue on `exec`; never fences. The first product of a kind initialises the library.
-/// Throws     std::invalid_argument when shapes disagree, an operand has neither rows nor columns contiguous, or tf32 is
-///            requested for another type than float or without cuBLASLt.
+/// Throws     std::invalid_argument when shapes disagree, an operand has neither rows nor columns contiguous, or tf32
+///            is requested for another type than float or without cuBLASLt.
 #pragma once
 
 #include "kernels/core/tensor.hpp"

@@ -42,7 +42,8 @@ def promise_fp32(report, _):
 
 def format_keys(dtype, key):
     """The overrides for a number format; `key`: of the job's dtype."""
-    return [f'{key}="{"fp32" if dtype == "tf32" else dtype}"', *(['precision.compute="tf32"'] if dtype == "tf32" else [])]
+    is_tf32 = dtype == "tf32"
+    return [f'{key}="{"fp32" if is_tf32 else dtype}"', *(['precision.compute="tf32"'] if is_tf32 else [])]
 
 
 def our_attention(ours, kernel, dtype, lengths, widths, timing):
@@ -78,8 +79,8 @@ def attention_rows(ours, torch, report, rounds, timing):
                     found = [answer[direction] / ms for answer, ms in zip(answers, our_ms)]
                     worst.append(median(found))
                     torch_ms = median([answer[direction] for answer in answers])
-                    print(f"{f'{kernel} {dtype} T={case['T']} D={case['D']}':<28}{direction:>10}{median(our_ms):>9.3f}{torch_ms:>10.3f}"
-                          f"{ratio_text(found):>19}", flush=True)
+                    name = f"{kernel} {dtype} T={case['T']} D={case['D']}"
+                    print(f"{name:<28}{direction:>10}{median(our_ms):>9.3f}{torch_ms:>10.3f}{ratio_text(found):>19}", flush=True)
                     data.append({**case, "kernel": kernel, "backend": backend, "direction": direction, "ms": our_ms, "ratios": found})
             report.found(attention_promise(kernel, backend, dtype), lowest(worst))
     report.keep("fp32_attention", data)

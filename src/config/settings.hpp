@@ -23,8 +23,8 @@ enum class MomentPrecision { fp32, bf16 };        // dtype of the optimizer's mo
 enum class Recompute { all, all_but_attention };  // what checkpointing does again
 enum class GradientPrecision { fp32, bf16 };      // dtype in which gradients are stored
 enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
-/// flash1 is the plain kernel, flash2 the usual portable one; numbers are steps of the ladder. standard multiplies by the
-/// library, standard/0 by plain team kernels.
+/// flash1 is the plain kernel, flash2 the usual portable one; numbers are steps of the ladder. standard multiplies
+/// by the library, standard/0 by plain team kernels.
 enum class AttentionKernel {
   automatic,
   standard,

@@ -11,8 +11,8 @@
 ///
 /// Source     Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
 /// Numerics   sums in Accum<Scalar>; S, P, d_P and d_S are rounded to Scalar, as a framework that stores them does.
-/// Error      2 eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry of each result. tf32: 2^-9 in
-///            place of eps<Scalar>, because tensor cores drop what is beyond 10 fraction bits, up to 2^-10.
+/// Error      2 eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry of each result. tf32: 2^-9
+///            for eps<Scalar>, because tensor cores drop what is beyond 10 fraction bits, up to 2^-10.
 /// Order      fixed for given shapes and strides (kernels/gemm/head_gemm.hpp): bitwise repeatable. No atomics.
 /// Memory     probabilities [B,H,Tq,Tk] Scalar, kept for backward; d_scores, the same again, during backward.
 /// Async      returns after enqueue on `exec`; never fences.
@@ -51,8 +51,8 @@ struct StandardBackward {
 /// Row softmax in place over scores [B,H,Tq,Tk], masked when causal.
 ///
 /// On a GPU a row is read and written once: its lanes keep what they read in registers, kKept numbers each. A thread
-/// owns a short row, a team a longer one; one of more than 512 * kKept keys is read three times, as on a host, where a row
-/// stays in the cache.
+/// owns a short row, a team a longer one; one of more than 512 * kKept keys is read three times, as on a host, where a
+/// row stays in the cache.
 template <class Exec, class Scalar>
 struct SoftmaxRows {
   using Real = Accum<Scalar>;
