@@ -35,7 +35,7 @@ constexpr bool has_steps(int steps, Dtype dtype, const Target& target) {
 /// Queries, and keys, of a tile unless the caller chooses: on a GPU those whose pads take 60 to 140 KiB, or half.
 constexpr int default_tile(const Target& target, int real_bytes, int D) {
   if (target.is_host) return 64;
-  const int row_bytes = (target.is_portable ? 5 : 2) * D * real_bytes / 2;
+  const int row_bytes = (target.is_portable ? 5 : 2) * round_up(D * real_bytes, 2 * kPacketBytes) / 2;
   return row_bytes <= 256 ? 64 : row_bytes <= 512 ? 32 : 16;
 }
 
