@@ -31,7 +31,7 @@ else()
   tessera_missing("MPI" "libopenmpi-dev openmpi-bin" "load your site's MPI module, or -DMPI_HOME=PREFIX")
 endif()
 
-if(TESSERA_CUDA)
+if(TESSERA_VENDOR_CUDA)
   # Beside the toolkit, in NCCL_ROOT, or where the system keeps it (libnccl-dev of NVIDIA's repository).
   find_path(TESSERA_NCCL_INCLUDE nccl.h HINTS ${NCCL_ROOT} $ENV{NCCL_ROOT} ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
   find_library(TESSERA_NCCL_LIBRARY nccl HINTS ${NCCL_ROOT} $ENV{NCCL_ROOT} ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}

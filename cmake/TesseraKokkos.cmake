@@ -6,7 +6,8 @@
 #
 # Sets TESSERA_CUDA: whether that Kokkos has the CUDA backend. Then every target that links tessera::kokkos is compiled
 # by nvcc through Kokkos' own compiler launcher (the C++ compiler stays what it is, and files without Kokkos still go to
-# it), for the architecture TESSERA_CUDA_ARCH.
+# it), for the architecture TESSERA_CUDA_ARCH. Sets TESSERA_VENDOR_CUDA, also for the preprocessor: CUDA's instructions,
+# libraries and graphs are used, too (TESSERA_VENDOR).
 
 if(TESSERA_FETCH_KOKKOS)
   include(FetchContent)
@@ -23,7 +24,7 @@ if(TESSERA_FETCH_KOKKOS)
   set(KokkosKernels_ENABLE_TPL_LAPACK OFF CACHE BOOL "")
   set(F77_BLAS_MANGLE "(name,NAME) name ## _" CACHE STRING "")
   if(Kokkos_ENABLE_CUDA)
-    set(KokkosKernels_ENABLE_TPL_CUBLAS ON CACHE BOOL "")
+    set(KokkosKernels_ENABLE_TPL_CUBLAS ${TESSERA_VENDOR} CACHE BOOL "")
     set(KokkosKernels_ENABLE_TPL_CUSPARSE OFF CACHE BOOL "")
     set(KokkosKernels_ENABLE_TPL_CUSOLVER OFF CACHE BOOL "")
   endif()
@@ -58,6 +59,7 @@ endfunction()
 
 # Upstream's targets may be aliases themselves, and an alias of an alias is not allowed: hence interface libraries.
 set(TESSERA_CUDA OFF)
+set(TESSERA_VENDOR_CUDA OFF)
 if(TARGET Kokkos::kokkos)
   add_library(tessera_kokkos INTERFACE)
   target_link_libraries(tessera_kokkos INTERFACE Kokkos::kokkos)
@@ -67,9 +69,13 @@ if(TARGET Kokkos::kokkos)
     tessera_cuda_architecture(${TESSERA_CUDA_ARCH})
     find_package(CUDAToolkit 12.2 REQUIRED)
     target_compile_options(tessera_kokkos INTERFACE --expt-relaxed-constexpr)
-    target_compile_definitions(tessera_kokkos INTERFACE TESSERA_CUDA_ARCH="${TESSERA_CUDA_ARCH}"
+    target_compile_definitions(tessera_kokkos INTERFACE
       FMT_USE_CONSTEXPR=1)  # fmt 9 turns its constexpr off under nvcc, but its compile-time checks need it
-    target_link_libraries(tessera_kokkos INTERFACE CUDA::cudart CUDA::cuda_driver)
+    if(TESSERA_VENDOR)
+      set(TESSERA_VENDOR_CUDA ON)
+      target_compile_definitions(tessera_kokkos INTERFACE TESSERA_VENDOR_CUDA TESSERA_CUDA_ARCH="${TESSERA_CUDA_ARCH}")
+      target_link_libraries(tessera_kokkos INTERFACE CUDA::cudart CUDA::cuda_driver)
+    endif()
     get_property(_launcher GLOBAL PROPERTY RULE_LAUNCH_COMPILE)
     if(_launcher MATCHES "kokkos_launch_compiler")
       set_property(GLOBAL PROPERTY RULE_LAUNCH_COMPILE "${PROJECT_SOURCE_DIR}/cmake/nvcc_one_pass ${_launcher}")
@@ -81,7 +87,7 @@ if(TARGET Kokkos::kokkos)
   endif()
   add_library(tessera::kokkos ALIAS tessera_kokkos)
   if(TARGET Kokkos::kokkoskernels)
-    if(TESSERA_CUDA AND NOT TESSERA_FETCH_KOKKOS AND NOT TARGET Kokkos::CUBLAS AND NOT TARGET KokkosKernels::CUBLAS)
+    if(TESSERA_VENDOR_CUDA AND NOT TESSERA_FETCH_KOKKOS AND NOT TARGET Kokkos::CUBLAS AND NOT TARGET KokkosKernels::CUBLAS)
       message(FATAL_ERROR "The Kokkos Kernels in ${KokkosKernels_DIR} is built without cuBLAS, and its own products of fp32 "
         "and fp64 are many times slower: build it with KokkosKernels_ENABLE_TPL_CUBLAS=ON, or let it be fetched: "
         "-DTESSERA_FETCH_KOKKOS=ON.")

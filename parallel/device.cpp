@@ -1,8 +1,6 @@
 #include "parallel/device.hpp"
 
-#include <Kokkos_Macros.hpp>
-
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
   #include <cuda_runtime.h>
 #endif
 
@@ -14,6 +12,8 @@
 #include <cstring>
 #include <map>
 
+#include "kernels/core/device_info.hpp"
+#include "kernels/core/tensor.hpp"
 #include "parallel/errors.hpp"
 #include "parallel/world.hpp"
 
@@ -54,7 +54,7 @@ std::string architecture_fault(const std::string& compiled, int major, int minor
          "with CUDA_VISIBLE_DEVICES";
 }
 
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
 
 namespace {
 
@@ -215,10 +215,26 @@ FaultExit::~FaultExit() { ::sigaction(SIGABRT, &abort_before, nullptr); }
 
 #else
 
-bool has_gpu_backend() { return false; }
-std::string compiled_architecture() { return ""; }
-int visible_devices() { return 0; }
-DeviceChoice::DeviceChoice(World&, bool) {}
+bool has_gpu_backend() { return !kernels::kIsHost<kernels::Device>; }
+std::string compiled_architecture() { return has_gpu_backend() ? "portable" : ""; }
+int visible_devices() { return kernels::device_count<kernels::Device>(); }
+
+DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
+  if (!has_gpu_backend()) return;
+  world.agree([&] {
+    index_ = choose_device(world.local_rank(), visible_devices());
+    if (index_ < 0) throw EnvironmentError("this build computes on GPUs but sees none: start it on a machine with one");
+  });
+  std::vector<Place> places = world.places();
+  const std::vector<std::string> numbers = world.all_gather(std::to_string(index_));
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    places[rank].gpu = "GPU";  // Kokkos, which knows its name, starts later
+    places[rank].bus_id = numbers[rank];
+  }
+  is_shared_ = check_sharing(places, allow_shared);
+  world.set_places(std::move(places));
+}
+
 std::string device_fault() { return ""; }
 FaultExit::FaultExit(int, int) {}
 FaultExit::~FaultExit() = default;

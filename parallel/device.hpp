@@ -17,7 +17,8 @@ class World;
 /// Whether this build computes on GPUs.
 bool has_gpu_backend();
 
-/// The architecture of the GPU code in this build: "sm_90a"; empty without a GPU backend.
+/// The architecture of the GPU code in this build: "sm_90a"; empty without a GPU backend; "portable" with
+/// TESSERA_VENDOR=OFF, where Kokkos knows.
 std::string compiled_architecture();
 
 /// GPUs that this process sees; 0 without a GPU backend.

@@ -36,7 +36,7 @@ int most_steps(AttentionKind kind) {
   switch (kind) {
     case AttentionKind::flash1: return ladder::kFlash1Steps;
     case AttentionKind::flash2: return ladder::kFlash2Steps;
-    case AttentionKind::standard:
+    case AttentionKind::standard: return 0;
     case AttentionKind::tiled: break;
   }
   return kNoLadder;
@@ -71,6 +71,11 @@ bool with_steps(int steps, const Launch& launch) {
     launch.template operator()<kMost>();
     return true;
   }
+}
+
+/// Of standard attention.
+ProductsBy products_by(const AttentionChoice& choice) {
+  return choice.steps == kNoLadder ? ProductsBy::library : ProductsBy::teams;
 }
 
 bool is_16_bit(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::fp16; }
@@ -166,7 +171,10 @@ void Attention<Exec, Scalar>::forward(const Exec& exec) const {
   const ForwardTask<Exec, Scalar> task{
       .q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = scale, .causal = causal};
   switch (choice.kind) {
-    case AttentionKind::standard: return StandardForward<Exec, Scalar>{task, probabilities}.launch(exec);
+    case AttentionKind::standard: {
+      if (choice.steps > 0) refuse_steps(choice);
+      return StandardForward<Exec, Scalar>{task, probabilities, products_by(choice), math}.launch(exec);
+    }
     case AttentionKind::tiled:
       return TiledForward<Exec, Scalar>{task, choice.query_tile, choice.key_tile, workspace}.launch(exec);
     case AttentionKind::flash1: {
@@ -225,7 +233,7 @@ void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) con
                                         .scale = scale,
                                         .causal = causal};
   if (choice.kind == AttentionKind::standard)
-    return StandardBackward<Exec, Scalar>{task, probabilities, g.d_scores}.launch(exec);
+    return StandardBackward<Exec, Scalar>{task, probabilities, g.d_scores, products_by(choice), math}.launch(exec);
   [[maybe_unused]] const DqOrder order = choice.deterministic ? DqOrder::fixed : DqOrder::any;
   switch (choice.backward) {
     case Engine::portable:

@@ -12,6 +12,7 @@
 
 #include "kernels/core/tensor.hpp"
 #include "kernels/cuda/target.hpp"
+#include "kernels/gemm/operation.hpp"
 
 namespace tessera::kernels {
 
@@ -29,14 +30,14 @@ enum class Engine {
 };
 std::string_view name_of(Engine engine);
 
-/// Of flash2: its engine's kernel, none of the ladder's.
+/// Of flash2: its engine's kernel, none of the ladder's; of standard: products by the library, not by team kernels.
 inline constexpr int kNoLadder = -1;
 
 /// The implementation that runs: its engine in each direction, its steps on the ladder (ladder_sizes.hpp), its tiles.
 struct AttentionChoice {
   AttentionKind kind = AttentionKind::flash2;
   Engine forward = Engine::portable, backward = Engine::portable;  // of flash2; backward also of flash1 and tiled
-  int steps;                         // of flash1 0 to 5; of flash2 0 to 3, or kNoLadder; of others kNoLadder
+  int steps;  // of flash1 0 to 5; of flash2 0 to 3, or kNoLadder; of standard 0, or kNoLadder: by the library
   int query_tile = 0, key_tile = 0;  // of a portable forward kernel; 0: its own
   bool deterministic = true;         // false: backward may add gradients in any order
 
@@ -84,6 +85,7 @@ struct Attention {
   HeadTensor<Scalar, Exec> probabilities;  // [B,H,Tq,Tk]  standard: out of forward, in of backward
   Real scale;
   bool causal;
+  GemmMath math = GemmMath::full;               // of float products that a library or tensor cores compute
   Value<std::int32_t, Exec> tile_counter = {};  // wgmma: 0 before the first launch, left 0 by every one
   Vector<std::byte, Exec> workspace = {};       // [attention_forward_workspace_bytes], aligned to 16 bytes
 

@@ -32,10 +32,11 @@ constexpr bool has_steps(int steps, Dtype dtype, const Target& target) {
   return steps < kTensorCores || (bytes_of(dtype) == 2 && target.team_scratch_kib > 0);
 }
 
-/// Queries, and keys, of a tile unless the caller chooses: on a GPU those whose pads take 60 to 140 KiB.
+/// Queries, and keys, of a tile unless the caller chooses: on a GPU those whose pads take 60 to 140 KiB, or half.
 constexpr int default_tile(const Target& target, int real_bytes, int D) {
   if (target.is_host) return 64;
-  return D * real_bytes <= 256 ? 64 : D * real_bytes <= 512 ? 32 : 16;
+  const int row_bytes = (target.is_portable ? 5 : 2) * round_up(D * real_bytes, 2 * kPacketBytes) / 2;
+  return row_bytes <= 256 ? 64 : row_bytes <= 512 ? 32 : 16;
 }
 
 /// Where the tiles of a team lie in its pad. Offsets and pitches are in elements, the whole in bytes.

@@ -9,7 +9,7 @@ namespace tessera::kernels {
 struct DeviceInfo {
   std::string name;          // "NVIDIA H200", or the processor's
   std::int64_t total_bytes;  // memory of the device; of the host for host spaces
-  std::int64_t free_bytes;   // free at the time of the call; on hosts, caches not counted as free
+  std::int64_t free_bytes;   // free at the time of the call, caches of hosts not counted; all if only Kokkos knows
 };
 
 /// Asks the device that Kokkos uses, which must be initialised.
@@ -17,7 +17,11 @@ struct DeviceInfo {
 template <class Exec>
 DeviceInfo device_info();
 
-/// Whether the host must copy memory at this address.
+/// GPUs that Kokkos sees; 0 for host spaces. Of builds without the vendor's parts (parallel/device.cpp).
+template <class Exec>
+int device_count();
+
+/// Whether the host must copy memory at this address; what only Kokkos knows, it copies.
 template <class Exec>
 bool is_device_memory(const void* data);
 

@@ -40,6 +40,11 @@ DeviceInfo device_info<Kokkos::DefaultHostExecutionSpace>() {
 }
 
 template <>
+int device_count<Kokkos::DefaultHostExecutionSpace>() {
+  return 0;
+}
+
+template <>
 bool is_device_memory<Kokkos::DefaultHostExecutionSpace>(const void*) {
   return false;
 }

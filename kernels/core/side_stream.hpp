@@ -8,7 +8,8 @@
 ///
 /// On host spaces, where a launch returns when its work is done, there is nothing to order.
 ///
-/// Async   never waits on the host; may be captured in a graph if a wait and its record lie in the same capture.
+/// Async   never waits on the host (with TESSERA_VENDOR=OFF a wait is the host's); may be captured in a graph if a wait
+///         and its record lie in the same capture.
 /// Throws  std::runtime_error with the device's message if one of its calls fails.
 #pragma once
 

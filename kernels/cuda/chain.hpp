@@ -20,7 +20,7 @@
 
 namespace tessera::kernels {
 
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
 namespace cuda {
 
 TESSERA_DEVICE void launch_dependents() {
@@ -39,7 +39,7 @@ TESSERA_DEVICE void wait_for_grids() {
 
 /// Whether this build's kernels wait: all its targets have the instruction.
 inline constexpr bool kKernelsWait =
-#if defined(KOKKOS_ENABLE_CUDA) && defined(__CUDA_ARCH_LIST__)
+#if defined(TESSERA_VENDOR_CUDA) && defined(__CUDA_ARCH_LIST__)
     [] {
       for (const int target : {__CUDA_ARCH_LIST__}) {
         if (target < 900) return false;

@@ -10,7 +10,7 @@
 #include "kernels/core/team.hpp"
 
 /// Statements for CUDA's devices only, placed before the portable ones; nothing in other builds.
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
   #include "kernels/cuda/mma_sync.hpp"
   #include "kernels/cuda/registers.hpp"
   #define TESSERA_ON_CUDA(...) KOKKOS_IF_ON_DEVICE((__VA_ARGS__))
@@ -92,7 +92,7 @@ KOKKOS_FORCEINLINE_FUNCTION void wait_for_batches() {
 
 // --- reading weights: data read once, and written neither by the kernel nor while it runs ---------------------------
 
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
 namespace cuda {
 
 /// Volatile, so that it stays before a wait that follows (kernels/cuda/chain.hpp).

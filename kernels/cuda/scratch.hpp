@@ -3,7 +3,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
   #include "kernels/cuda/large_scratch.hpp"
 #endif
 
@@ -13,7 +13,7 @@ namespace tessera::kernels {
 /// host it does nothing. A pad larger than the device's fails at the launch with Kokkos' message.
 template <class Functor, class Policy>
 void allow_large_scratch() {
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
   if constexpr (std::is_same_v<typename Policy::execution_space, Kokkos::Cuda>) {
     cuda::enable_large_scratch<Functor, Policy>();
   }

@@ -9,7 +9,7 @@ namespace tessera::kernels {
 #ifdef TESSERA_CUDA_ARCH
 inline constexpr Target kBuiltTarget = gpu_target(TESSERA_CUDA_ARCH);
 #else
-inline constexpr Target kBuiltTarget{.is_host = false};
+inline constexpr Target kBuiltTarget{.is_host = false, .is_portable = true};
 #endif
 
 template <class Exec>

@@ -15,7 +15,7 @@
 namespace tessera::kernels {
 
 /// Whether scores_by_mma exists for the pair; and MACRO(Exec, Scalar) for each pair for which it does.
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
 template <class Exec, class Scalar>
 inline constexpr bool kHasTileScores = std::is_same_v<Exec, Kokkos::Cuda> && sizeof(Scalar) == 2;
   #define TESSERA_FOR_EACH_TILE_SCORES(MACRO)  \

@@ -54,12 +54,18 @@ constexpr const char* kMathNames[] = {"full", "tf32"};
 constexpr const char* kPlusNames[] = {"nothing", "itself"};
 constexpr const char* kLetters[] = {"nn", "nt", "tn", "tt"};
 
-/// "bf16 fp32 full tn 2304 768 2048 + itself aligned 16"
+/// "bf16 fp32 full tn 2304 768 2048 + itself aligned 16"; a batch adds "batch 16 rows 64 64 128 steps 8192 8192 16384"
 std::string text_of(const Kind& kind) {
   std::ostringstream text;
   text << name_of(kind.in) << ' ' << name_of(kind.out) << ' ' << kMathNames[static_cast<int>(kind.math)] << ' '
        << detail::letters_of(kind.op_a, kind.op_b) << ' ' << kind.m << ' ' << kind.n << ' ' << kind.k << " + "
        << kPlusNames[kind.accumulate ? 1 : 0] << " aligned " << kind.alignment;
+  if (kind.batch.count > 0) {
+    text << " batch " << kind.batch.count << " rows";
+    for (const std::int64_t row : kind.batch.row) text << ' ' << row;
+    text << " steps";
+    for (const std::int64_t step : kind.batch.step) text << ' ' << step;
+  }
   return text.str();
 }
 
@@ -85,6 +91,14 @@ Kind kind_of(std::istream& text) {
   kind.op_a = static_cast<Op>(ops / 2);
   kind.op_b = static_cast<Op>(ops % 2);
   kind.accumulate = position(kPlusNames, plus) == 1;
+  if ((text >> std::ws).peek() == 'b') {
+    std::string batch, rows, steps;
+    text >> batch >> kind.batch.count >> rows;
+    for (std::int64_t& row : kind.batch.row) text >> row;
+    text >> steps;
+    for (std::int64_t& step : kind.batch.step) text >> step;
+    if (!text || batch != "batch" || rows != "rows" || steps != "steps") throw std::invalid_argument("not a batch");
+  }
   return kind;
 }
 
@@ -124,6 +138,17 @@ Plan describe(const Kind& kind) {
   plan.first = layout_of(kind.in, kind.op_b, kind.k, kind.n);
   plan.second = layout_of(kind.in, kind.op_a, kind.m, kind.k);
   plan.result = layout_of(kind.out, Op::none, kind.m, kind.n);
+  if (kind.batch.count > 0) {
+    cublasLtMatrixLayoutOpaque_t* const layouts[] = {&plan.second, &plan.first, &plan.result};
+    for (int i = 0; i < 3; ++i) {
+      const auto set = [&](cublasLtMatrixLayoutAttribute_t which, auto value) {
+        CUBLAS_CHECK(cublasLtMatrixLayoutSetAttribute(layouts[i], which, &value, sizeof(value)));
+      };
+      set(CUBLASLT_MATRIX_LAYOUT_LD, kind.batch.row[i]);
+      set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, std::int32_t{kind.batch.count});
+      set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, kind.batch.step[i]);
+    }
+  }
   return plan;
 }
 
@@ -160,7 +185,7 @@ Library& library() {
 }
 
 std::size_t workspace_bytes(const Kind& kind) {
-  const bool is_served = bytes_of(kind.in) == 2 || kind.math == GemmMath::tf32;
+  const bool is_served = kind.batch.count == 0 && (bytes_of(kind.in) == 2 || kind.math == GemmMath::tf32);
   return is_served ? kWorkspaceBytes : 0;
 }
 
@@ -240,7 +265,8 @@ std::vector<Algorithm> proposals(const Kind& kind, Plan& plan) {
   }
   if (library().capability == 90 && bytes_of(kind.in) == 2 && !splits) {
     const auto has_small_tile = [&](const Proposal& proposal) {
-      return static_cast<double>(kind.m) * static_cast<double>(kind.n) <= kSmallTile * proposal.tiles;
+      const double results = static_cast<double>(kind.m) * static_cast<double>(kind.n) * std::max(kind.batch.count, 1);
+      return results <= kSmallTile * proposal.tiles;
     };
     const auto small =
         std::find_if(found.begin(), found.end(), [&](const Proposal& p) { return has_small_tile(p) && !is_split(p); });
@@ -271,11 +297,11 @@ std::string attributes_of(const Algorithm& algorithm) {
 }
 
 void run(const Kokkos::Cuda& exec, const Kind& kind, Plan& plan, const Operands& x) {
-  const double wide_one = 1, wide_beta = kind.accumulate ? 1 : 0;
-  const float one = 1, beta = static_cast<float>(wide_beta);
+  const double wide_factor = x.factor, wide_beta = kind.accumulate ? 1 : 0;
+  const float factor = static_cast<float>(wide_factor), beta = static_cast<float>(wide_beta);
   const bool is_wide = kind.in == Dtype::fp64;
   CUBLAS_CHECK(cublasLtMatmul(library().handle, &plan.operation,
-                              is_wide ? static_cast<const void*>(&wide_one) : &one,  //
+                              is_wide ? static_cast<const void*>(&wide_factor) : &factor,  //
                               x.b, &plan.first, x.a, &plan.second,
                               is_wide ? static_cast<const void*>(&wide_beta) : &beta, x.before, &plan.result, x.c,
                               &plan.result, &plan.algorithm.words, x.workspace,
@@ -342,8 +368,8 @@ Plan& plan_of(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operan
   std::map<Kind, Plan>& plans = library().plans;
   if (const auto found = plans.find(kind); found != plans.end()) return found->second;
   Plan plan = describe(kind);
-  plan.algorithm =
-      selection == GemmSelection::timed ? fastest(exec, kind, plan, operands) : proposals(kind, plan).front();
+  const bool is_timed = selection == GemmSelection::timed && kind.batch.count == 0;
+  plan.algorithm = is_timed ? fastest(exec, kind, plan, operands) : proposals(kind, plan).front();
   return plans.emplace(kind, plan).first->second;
 }
 
@@ -352,7 +378,8 @@ Plan& plan_of(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operan
 template <class Exec>
 void multiply(const Exec& exec, const Kind& kind, const Operands& operands) {
   Plan& plan = plan_of(exec, kind, operands);
-  const detail::ToolKernel watched(exec, kind.op_a, kind.op_b, "cublaslt");
+  const detail::ToolKernel watched(exec, operands.label ? operands.label : detail::product_label(kind.op_a, kind.op_b),
+                                   "cublaslt");
   run(exec, kind, plan, operands);
 }
 template void multiply(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operands);

@@ -9,6 +9,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,14 +19,23 @@
 
 namespace tessera::kernels::cublaslt {
 
-/// Whether Exec's products may use cuBLASLt. In builds without CUDA what follows is declared, so that callers need no
+/// Whether Exec's products may use cuBLASLt. In builds without it what follows is declared, so that callers need no
 /// guard, but not defined.
 template <class Exec>
 inline constexpr bool kServes = false;
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
 template <>
 inline constexpr bool kServes<Kokkos::Cuda> = true;
 #endif
+
+/// Several products of a kind in one call, whose operands are not packed. In order: of a, b and c.
+struct Batch {
+  int count = 0;                       // 0: a single product of packed matrices
+  std::array<std::int64_t, 3> row{};   // from a row to the next [elements]
+  std::array<std::int64_t, 3> step{};  // from a matrix to the next [elements]
+
+  auto operator<=>(const Batch&) const = default;
+};
 
 /// A kind of product: what an algorithm is chosen for.
 struct Kind {
@@ -35,6 +45,7 @@ struct Kind {
   std::int64_t m, n, k;
   bool accumulate;
   int alignment;  // of every operand's address [bytes], at most 16
+  Batch batch = {};
 
   auto operator<=>(const Kind&) const = default;
 };
@@ -48,8 +59,17 @@ struct Operands {
   const void *a, *b;
   const void* before;  // addend of an accumulating product: c, except while products are timed
   void* c;
-  void* workspace;  // kWorkspaceBytes; none for float and double products in full precision
+  void* workspace;  // kWorkspaceBytes; none for float and double products in full precision, and for batches
+  double factor = 1;
+  const char* label = nullptr;  // in profiles; null: detail::product_label
 };
+
+/// Bytes that divide every operand's address, at most 16.
+inline int common_alignment(const Operands& x) {
+  const std::uintptr_t addresses = reinterpret_cast<std::uintptr_t>(x.a) | reinterpret_cast<std::uintptr_t>(x.b) |
+                                   reinterpret_cast<std::uintptr_t>(x.c) | 16;
+  return static_cast<int>(addresses & -addresses);
+}
 
 template <class Exec>
 void multiply(const Exec& exec, const Kind& kind, const Operands& operands);

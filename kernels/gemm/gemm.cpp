@@ -1,38 +1,42 @@
 #include "kernels/gemm/gemm.hpp"  // the contract is there; here is how
 
-#include <KokkosBlas3_gemm.hpp>
-
 #include <dlfcn.h>
 
 #include "kernels/core/cast_copy.hpp"
-#include "kernels/core/compat.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/cuda/target.hpp"
 #include "kernels/gemm/cublaslt.hpp"
-#include "kernels/gemm/tool_kernel.hpp"
+#include "kernels/gemm/head_product.hpp"
+#include "kernels/gemm/kokkos_kernels.hpp"
 
 namespace tessera::kernels {
 namespace {
 
-/// c = op(a) op(b) + beta c by Kokkos Kernels, which takes Views and nothing derived from them; both operands and the
-/// result of one type.
+/// Whether Kokkos Kernels on a GPU would compute a product by dot products and atomic additions: in no fixed order.
+bool is_summed_in_any_order(Op op_a, Op op_b, std::int64_t results) {
+  return op_a == Op::transpose && op_b == Op::none && results < 100;
+}
+
+/// c = op(a) op(b), or c += op(a) op(b), by Kokkos Kernels.
 template <class Exec, class Real>
 void multiply(const Exec& exec, Tensor<Exec, const Real**> a, Op op_a, Tensor<Exec, const Real**> b, Op op_b,
               Tensor<Exec, Real**> c, bool accumulate) {
-  const char* const letters[] = {"N", "T"};
-  const char* letter_a = letters[static_cast<int>(op_a)];
-  const char* letter_b = letters[static_cast<int>(op_b)];
-  const Real one = 1, beta = accumulate ? 1 : 0;
-  const detail::ToolKernel watched(exec, op_a, op_b, "kokkos_kernels");
-  const auto call = [&](const auto&... instance) {
-    KokkosBlas::gemm(instance..., letter_a, letter_b, one, a, b, beta, c);
-  };
-  if constexpr (kBlasTakesInstance) {
-    call(exec);
-  } else {
-    call();
+  if constexpr (!kIsHost<Exec>) {
+    if (is_summed_in_any_order(op_a, op_b, c.size())) {
+      const auto one_head = [](const auto& x) {
+        using Element = typename std::decay_t<decltype(x)>::value_type;
+        return contiguous_heads<Exec, Element>(x.data(), 1, 1, x.extent_int(0), x.extent_int(1));
+      };
+      HeadProduct<Exec, Real>{
+          detail::product_label(op_a, op_b), transposed(one_head(a)), one_head(b), one_head(c), 1, accumulate}
+          .launch(exec);
+      return;
+    }
   }
+  kokkos_kernels::multiply<Exec, Real>(exec, detail::product_label(op_a, op_b), 1, a, op_a, b, op_b, accumulate ? 1 : 0,
+                                       c);
 }
 
 template <class Exec, class From, class To>
@@ -62,9 +66,13 @@ void multiply_panels(const Exec& exec, const Gemm<Exec, In, Out>& product, std::
 
 template <class Exec, class In, class Out>
 void multiply_cublaslt(const Exec& exec, const Gemm<Exec, In, Out>& x, std::int64_t m, std::int64_t n, std::int64_t k) {
-  const std::uintptr_t addresses = reinterpret_cast<std::uintptr_t>(x.a.data()) |
-                                   reinterpret_cast<std::uintptr_t>(x.b.data()) |
-                                   reinterpret_cast<std::uintptr_t>(x.c.data()) | 16;
+  const std::uintptr_t workspace =
+      round_up(reinterpret_cast<std::uintptr_t>(x.workspace.data()), std::uintptr_t{cublaslt::kWorkspaceAlignment});
+  const cublaslt::Operands operands{.a = x.a.data(),
+                                    .b = x.b.data(),
+                                    .before = x.c.data(),
+                                    .c = x.c.data(),
+                                    .workspace = reinterpret_cast<void*>(workspace)};
   const cublaslt::Kind kind{.in = kDtype<In>,
                             .out = kDtype<Out>,
                             .math = x.math,
@@ -74,14 +82,7 @@ void multiply_cublaslt(const Exec& exec, const Gemm<Exec, In, Out>& x, std::int6
                             .n = n,
                             .k = k,
                             .accumulate = x.accumulate,
-                            .alignment = static_cast<int>(addresses & -addresses)};
-  const std::uintptr_t workspace =
-      round_up(reinterpret_cast<std::uintptr_t>(x.workspace.data()), std::uintptr_t{cublaslt::kWorkspaceAlignment});
-  const cublaslt::Operands operands{.a = x.a.data(),
-                                    .b = x.b.data(),
-                                    .before = x.c.data(),
-                                    .c = x.c.data(),
-                                    .workspace = reinterpret_cast<void*>(workspace)};
+                            .alignment = cublaslt::common_alignment(operands)};
   cublaslt::multiply(exec, kind, operands);
 }
 
@@ -95,9 +96,9 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
                       std::int64_t(b.extent(tb ? 1 : 0)) == k,
                   "gemm: shapes must be op(a) [m,k] x op(b) [k,n] = c [m,n]", a.extent(0), a.extent(1), ta, b.extent(0),
                   b.extent(1), tb, m, n);
-  TESSERA_REQUIRE(math == GemmMath::full || (!kIsHost<Exec> && std::is_same_v<In, float>),
-                  "gemm: tf32 is for products of float on GPUs", kIsHost<Exec>, kScalarName<In>);
-  const std::int64_t needed = gemm_workspace<In, Out>({.is_host = kIsHost<Exec>}, m, n, k, math);
+  TESSERA_REQUIRE(math == GemmMath::full || (cublaslt::kServes<Exec> && std::is_same_v<In, float>),
+                  "gemm: tf32 is for products of float by cuBLASLt", cublaslt::kServes<Exec>, kScalarName<In>);
+  const std::int64_t needed = gemm_workspace<In, Out>(kTargetOf<Exec>, m, n, k, math);
   TESSERA_REQUIRE(std::int64_t(workspace.extent(0)) >= needed, "gemm: workspace too small [floats]",
                   workspace.extent(0), needed);
   if (m == 0 || n == 0) return;
@@ -106,19 +107,15 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
     return;
   }
   if constexpr (cublaslt::kServes<Exec>) {
-    // Kokkos Kernels computes a^T b with a small result by dot products and atomic additions: in no fixed order.
-    const bool is_summed_in_any_order = ta && !tb && m * n < 100;
-    if (sizeof(In) == 2 || math == GemmMath::tf32 || is_summed_in_any_order) {
+    if (sizeof(In) == 2 || math == GemmMath::tf32 || is_summed_in_any_order(op_a, op_b, m * n)) {
       multiply_cublaslt(exec, *this, m, n, k);
       return;
     }
   }
   if constexpr (sizeof(In) > 2) {
     multiply<Exec, In>(exec, a, op_a, b, op_b, c, accumulate);
-  } else if constexpr (kIsHost<Exec>) {
+  } else if constexpr (!cublaslt::kServes<Exec>) {
     multiply_panels(exec, *this, m, n, k);
-  } else {
-    throw std::logic_error("gemm: 16 bits on a device are for CUDA, where they have gone to cuBLASLt above");
   }
 }
 
@@ -141,8 +138,8 @@ void warm_up_gemm() {
   const auto matrix = [&](std::size_t i) {
     return Matrix<float, Device>(memory.data() + i * kSize * kSize, kSize, kSize);
   };
-  const Kokkos::View<float*, Device> workspace(
-      "tessera::gemm_warm_up", gemm_workspace<float, float>({.is_host = kIsHost<Device>}, kSize, kSize, kSize));
+  const Kokkos::View<float*, Device> workspace("tessera::gemm_warm_up",
+                                               gemm_workspace<float, float>(kHere, kSize, kSize, kSize));
   const Device exec;
   Gemm<Device, float>{.a = matrix(0),
                       .op_a = Op::none,
@@ -172,7 +169,7 @@ void set_gemm_algorithms(const std::vector<std::string>& lines) {
     cublaslt::set_algorithms(lines);
   } else if (!lines.empty()) {
     throw std::runtime_error("gemm: the algorithms were chosen with " + lines.front() +
-                             ", and products on CPUs have none to choose: leave them out");
+                             ", and this build's library has none to choose: leave them out");
   }
 }
 

@@ -2,7 +2,8 @@
 ///
 /// The backend determines the library. On CPUs: Kokkos Kernels over the BLAS that is loaded, which has no 16-bit
 /// products: 16-bit operands are widened into float panels of the caller's workspace and multiplied as floats. On CUDA
-/// GPUs: cuBLASLt for the 16-bit types and for float in tf32 mode, Kokkos Kernels over cuBLAS for float and double.
+/// GPUs: cuBLASLt for the 16-bit types and for float in tf32 mode, Kokkos Kernels over cuBLAS for float and double. On
+/// GPUs with TESSERA_VENDOR=OFF: Kokkos Kernels, with panels as on CPUs.
 ///
 /// Numerics   products and sums in Accum<In> on every backend; c rounded to Out once (per call). Exception: a product
 ///            that accumulates in 16 bits is rounded before and after the addition on Hopper. Tensor cores truncate
@@ -18,8 +19,8 @@
 /// Async      returns after enqueue on `exec`; never fences, never allocates, and may be captured in a graph. The first
 ///            product of a kind initialises the library: run the step once before it is timed, counted or captured.
 /// Threads    on GPUs only one thread of a process may call this.
-/// Throws     std::invalid_argument when shapes disagree, the workspace is too small, or tf32 is requested on CPUs or
-///            for another type than float; std::runtime_error when the library fails.
+/// Throws     std::invalid_argument when shapes disagree, the workspace is too small, or tf32 is requested
+///            without cuBLASLt or for another type than float; std::runtime_error when the library fails.
 #pragma once
 
 #include <string>

@@ -10,8 +10,9 @@ Sections, in this order (--only picks some, separated by commas):
     steps       whole steps of the named sizes, against torch.compile in its default mode and with "reduce-overhead",
                 each with clipping and without; forward, forward+backward and peak memory of the default mode
     scaling     the step of size large on 1, 2, 4 ... GPUs
+    fp32        attention that stores the scores, and clipped steps of small and large, in fp32 and TF32 (compare/fp32.py)
     parts       steps against the sum of what they must do: products alone, attention alone, and the bytes of all other
-                kernels at the rate of a copy, by ncu (only where --only names it)
+                kernels at the rate of a copy, by ncu (it and fp32 only where --only names them)
 
 Of attention alone there is no compiled form: scaled_dot_product_attention is one kernel already. Where torch.compile
 has something to join, in whole steps, it is the other side.
@@ -30,6 +31,7 @@ import time
 from pathlib import Path
 
 from compare import plots
+from compare.fp32 import fp32, promise_fp32
 from compare.sides import GPUS, ON_ONE_GPU, ROOT, CutShort, Failed, Ours, Report, Torch, cut_short, deck, lowest, median, numbers, ratio_text, words
 from compare.steps import STEP_HEADER, gpt2, promise_gpt2, promise_steps, step_line, steps
 
@@ -336,13 +338,14 @@ def parts_of(profile, copy_gbyte_per_s):
 # --- all of it
 
 PROMISES = {"attention": promise_attention, "error": promise_error, "kernels": promise_kernels, "gpt2": promise_gpt2,
-            "steps": promise_steps, "scaling": promise_scaling, "parts": promise_parts}
+            "steps": promise_steps, "scaling": promise_scaling, "fp32": promise_fp32, "parts": promise_parts}
+ONLY_BY_NAME = ("fp32", "parts")
 
 
 def main(arguments, program):
     begin = time.perf_counter()
     ours, report, torch = Ours(program, arguments.ours), Report(Path(arguments.output)), Torch()
-    sections = arguments.only.split(",") if arguments.only else [section for section in PROMISES if section != "parts"]
+    sections = arguments.only.split(",") if arguments.only else [section for section in PROMISES if section not in ONLY_BY_NAME]
     for section in sections:
         PROMISES[section](report, arguments)
     rounds, quick = arguments.rounds, arguments.quick
@@ -358,11 +361,12 @@ def main(arguments, program):
             "gpt2": lambda: gpt2(ours, torch, report, quick),
             "steps": lambda: steps(ours, report, min(rounds, 3), quick, arguments.sizes.split(","), begin + arguments.budget),
             "scaling": lambda: scaling(ours, report, gpus, quick),
+            "fp32": lambda: fp32(ours, torch, report, min(rounds, 3), quick, timing(quick)),
             "parts": lambda: parts(ours, report, arguments.sizes.split(","))}
     signal.signal(signal.SIGTERM, cut_short)
     try:
         for section in sections:
-            if section not in ("attention", "error"):
+            if section not in ("attention", "error", "fp32"):
                 torch.stop()  # frees its memory
             spent = time.perf_counter() - begin
             if spent > arguments.budget:

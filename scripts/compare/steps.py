@@ -50,7 +50,7 @@ def gpt2(ours, torch, report, quick):
     report.keep("gpt2", data)
 
 
-def compiled_side_by_side(sizes):
+def compiled_side_by_side(sizes, dtype="bf16", modes=MODES):
     """{size: a PyTorch process that has compiled its model in all modes}: compiling takes minutes of one core each."""
     begin = time.perf_counter()
     workers = {size: Torch() for size in sizes}
@@ -65,7 +65,7 @@ def compiled_side_by_side(sizes):
 
     def begin_compiling(size, worker):
         C, F, L, H = SIZES[size]
-        worker.send(do="model", V=10000, T=512, B=4, C=C, F=F, L=L, H=H, modes=MODES)
+        worker.send(do="model", V=10000, T=512, B=4, C=C, F=F, L=L, H=H, modes=modes, dtype=dtype)
 
     def wait_for(size, worker):
         answer = worker.receive()
@@ -81,20 +81,20 @@ def compiled_side_by_side(sizes):
 class Size:
     """One size: what both sides took, round by round; `mine` and `theirs` are {what was timed: [one per round]}."""
 
-    def __init__(self, name, ours, torch, repeats):
-        self.name, self.ours, self.torch, self.repeats = name, ours, torch, repeats
+    def __init__(self, name, ours, torch, repeats, modes=MODES, clipping=CLIPPING):
+        self.name, self.ours, self.torch, self.repeats, self.clipping = name, ours, torch, repeats, clipping
         self.mine, self.theirs = {}, {}
-        self.modes = list(MODES) if torch else []
+        self.modes = list(modes) if torch else []
 
     def our_turn(self, variant):
-        for suffix in CLIPPING if variant == "graph" else [""]:
+        for suffix in self.clipping if variant == "graph" else [""]:
             off = ["optimizer.clip_norm=0"] if suffix else []
             rows = self.ours.run(deck("step_gpu"), f"experiment.only={words(f'{variant}_{self.name}')}", f"bench.repeats={self.repeats}", *off, *self.ours.step_overrides)
             self.mine.setdefault(variant + suffix, []).append(rows[0])
 
     def their_turn(self, mode):
         """A mode that fails is reported and left out from then on; the others continue."""
-        for suffix, clips in CLIPPING.items() if mode in MODES else [("", True)]:
+        for suffix, clips in self.clipping.items() if mode in MODES else [("", True)]:
             try:
                 answer = self.torch.ask(do="step", mode=mode, clips=clips, repeats=self.repeats)
             except Failed as reason:

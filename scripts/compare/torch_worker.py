@@ -24,8 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-BACKENDS = {"FLASH": SDPBackend.FLASH_ATTENTION, "CUDNN": SDPBackend.CUDNN_ATTENTION, "MATH": SDPBackend.MATH}
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+BACKENDS = {"FLASH": SDPBackend.FLASH_ATTENTION, "CUDNN": SDPBackend.CUDNN_ATTENTION, "MATH": SDPBackend.MATH,
+            "EFFICIENT": SDPBackend.EFFICIENT_ATTENTION}
+STORED = "STORED"  # one more: the scores are stored, and torch.compile fuses what is not a product
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
 
 
 def timed(call, repeats, warmup, warmup_ms, rest_ms, row_limit_s):
@@ -79,18 +81,32 @@ def tensors_of(case, dtype):
     return q, k, v, torch.randn(shape, device="cuda", dtype=dtype)
 
 
+def stored_attention(q, k, v, causal):
+    scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.shape[3])
+    if causal:
+        position = torch.arange(q.shape[2], device=q.device)
+        scores = scores.masked_fill(position[None, :] > position[:, None], -math.inf)
+    return torch.softmax(scores, -1) @ v
+
+
 def attention(request):
     """[{backend: {pass: ms} or {"failed": why}}] for each case; passes are "forward", "backward", "both"."""
     answers = []
     for case in request["cases"]:
         q, k, v, d_out = tensors_of(case, DTYPES[case.get("dtype", "bf16")])
+        torch.backends.cuda.matmul.allow_tf32 = case.get("dtype") == "tf32"
         answer = {}
         for backend in case.get("backends", request["backends"]):
+            if backend == STORED:
+                torch._dynamo.reset()  # allow_tf32 may have changed
+                torch._functorch.config.donated_buffer = False  # backward runs many times
+            compiled = torch.compile(stored_attention) if backend == STORED else None
+
             def forward():
-                return F.scaled_dot_product_attention(q, k, v, is_causal=case["causal"])
+                return compiled(q, k, v, case["causal"]) if compiled else F.scaled_dot_product_attention(q, k, v, is_causal=case["causal"])
 
             try:
-                with sdpa_kernel(BACKENDS[backend]):
+                with sdpa_kernel(BACKENDS.get(backend, SDPBackend.MATH)):
                     out = forward()
                     calls = {"forward": forward,
                              "backward": lambda: torch.autograd.grad(out, (q, k, v), d_out, retain_graph=True),
@@ -207,7 +223,7 @@ ADAMW = {"lr": 3e-4, "betas": (0.9, 0.95), "fused": True}
 
 
 class Training:
-    """A model with its optimizer, as we train ours: bf16 autocast, fused AdamW, the whole gradient clipped to 1 or not.
+    """A model with its optimizer, as we train ours: bf16 autocast (or fp32, or TF32), fused AdamW, the whole gradient clipped to 1 or not.
 
     Inputs are the same tensors in every step. With "reduce-overhead", losses and gradients lie in the graphs' memory and
     are gone when the next step begins: each step drops them and says so before its forward pass.
@@ -215,8 +231,9 @@ class Training:
 
     def __init__(self, request, device="cuda"):
         torch.manual_seed(1)
-        torch.set_float32_matmul_precision("high")
-        self.device = device
+        dtype = request.get("dtype", "bf16")
+        torch.set_float32_matmul_precision("highest" if dtype == "fp32" else "high")
+        self.device, self.has_autocast = device, dtype == "bf16"
         with torch.device(device):
             self.model = Model(*(request[key] for key in ("V", "T", "C", "L", "H", "F")))
             ids = torch.randint(request["V"], (request["B"], request["T"] + 1))
@@ -242,7 +259,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.parameter_groups(), **ADAMW)
 
     def forward(self):
-        with torch.autocast(self.device, torch.bfloat16):
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.has_autocast):
             return self.run(self.tokens, self.targets)
 
     def drop_gradients(self):

@@ -31,7 +31,7 @@ class Roof:
 
 # Regular expressions of kernels' names, without namespaces, of which ncu leaves some out. What is tuned for GPUs is 3 steps in
 # fp32 and tensor cores in bf16.
-GROUPS = {"standard": r"HeadProduct|SoftmaxRows", "flash1": r"Flash1Forward", "flash2, portable": r"Flash2Forward",
+GROUPS = {"standard": r"HeadProduct|SoftmaxRows|gemm|cutlass", "flash1": r"Flash1Forward", "flash2, portable": r"Flash2Forward",
           "flash2, 3 steps": r"Flash2Ladder", "flash2, tensor cores": r"ForwardTeam|TileKernel"}
 COLOURS = dict(zip(GROUPS, (VERMILION, ORANGE, GREEN, PURPLE, BLUE)))
 

@@ -15,7 +15,7 @@ bool needs_tensor_cores(AttentionKernel kernel);
 std::string_view without_tensor_cores(AttentionKernel kernel);
 
 struct BuildFeatures {
-  bool cuda = false;
+  bool cuda = false;  // and TESSERA_VENDOR=ON
   bool nccl = false;
   std::string_view name = "this build";  // or "a build for CPUs", which --plan plans for
 };

@@ -24,14 +24,23 @@ constexpr Word kRecompute[] = {word("all", Recompute::all), word("all_but_attent
 constexpr Word kMoments[] = {word("fp32", MomentPrecision::fp32), word("bf16", MomentPrecision::bf16)};
 constexpr Word kGradients[] = {word("fp32", GradientPrecision::fp32), word("bf16", GradientPrecision::bf16)};
 constexpr Word kReduce[] = {word("fp32", ReducePrecision::fp32), word("bf16", ReducePrecision::bf16)};
-constexpr Word kAttention[] = {word("auto", AttentionKernel::automatic),    word("standard", AttentionKernel::standard),
-                               word("tiled", AttentionKernel::tiled),       word("flash1", AttentionKernel::flash1),
-                               word("flash1/1", AttentionKernel::flash1_1), word("flash1/2", AttentionKernel::flash1_2),
-                               word("flash1/3", AttentionKernel::flash1_3), word("flash1/4", AttentionKernel::flash1_4),
-                               word("flash1/5", AttentionKernel::flash1_5), word("flash2", AttentionKernel::flash2),
-                               word("flash2/0", AttentionKernel::flash2_0), word("flash2/1", AttentionKernel::flash2_1),
-                               word("flash2/2", AttentionKernel::flash2_2), word("flash2/3", AttentionKernel::flash2_3),
-                               word("mma", AttentionKernel::mma),           word("wgmma", AttentionKernel::wgmma)};
+constexpr Word kAttention[] = {word("auto", AttentionKernel::automatic),
+                               word("standard", AttentionKernel::standard),
+                               word("standard/0", AttentionKernel::standard_0),
+                               word("tiled", AttentionKernel::tiled),
+                               word("flash1", AttentionKernel::flash1),
+                               word("flash1/1", AttentionKernel::flash1_1),
+                               word("flash1/2", AttentionKernel::flash1_2),
+                               word("flash1/3", AttentionKernel::flash1_3),
+                               word("flash1/4", AttentionKernel::flash1_4),
+                               word("flash1/5", AttentionKernel::flash1_5),
+                               word("flash2", AttentionKernel::flash2),
+                               word("flash2/0", AttentionKernel::flash2_0),
+                               word("flash2/1", AttentionKernel::flash2_1),
+                               word("flash2/2", AttentionKernel::flash2_2),
+                               word("flash2/3", AttentionKernel::flash2_3),
+                               word("mma", AttentionKernel::mma),
+                               word("wgmma", AttentionKernel::wgmma)};
 constexpr Word kCollectives[] = {word("auto", Collectives::automatic), word("mpi", Collectives::mpi),
                                  word("nccl", Collectives::nccl)};
 constexpr Word kTransfers[] = {word("auto", Transfers::automatic), word("ring", Transfers::ring),
@@ -142,7 +151,8 @@ std::vector<Key> make_table() {
        "Whether to fuse element-wise kernels. true: RMSNorm also adds to the residual stream, one launch rotates q and "
        "k, and one updates all tensors. false: one launch per operation, for comparison; needs a CUDA build."},
       {"train.tune_gemm", at<&S::train, &Train::tune_gemm>(), any(), "-",
-       "Whether the first step times the library's algorithms for each GEMM and keeps the fastest. Checkpoints store "
+       "Whether the first step times the library's algorithms for each GEMM (not of standard attention) and keeps the "
+       "fastest. Checkpoints store "
        "the choice, and a resumed run keeps it (on another kind of GPU or library version it chooses again, and says "
        "so). Two fresh runs may choose differently and then differ in their last bits. Needs a CUDA build."},
       {"train.checkpoint_activations", at<&S::train, &Train::checkpoint_activations>(), between(0, 10000), "blocks",
@@ -196,8 +206,9 @@ std::vector<Key> make_table() {
 
       {"attention.kernel", at<&S::attention, &Attention::kernel>(), words(kAttention), "-",
        "Which attention kernel runs. auto: the fastest that this build and GPU have for the dtype and the head width, "
-       "chosen for each pass: tensor cores, else flash2. standard stores all T x T scores; the others never do. tiled "
-       "computes them tile by tile, one launch per operation. flash1 and flash2 take one launch: FlashAttention-1 "
+       "chosen for each pass: tensor cores, else flash2. standard stores all T x T scores, with products by the "
+       "library (standard/0: by plain kernels); the others never do. tiled computes them tile by tile, one launch per "
+       "operation. flash1 and flash2 take one launch: FlashAttention-1 "
        "loops over keys outside, FlashAttention-2 over queries. flash2 is the portable kernel. mma (mma.sync, sm_80 "
        "or later) and wgmma (sm_90a) are flash2 on tensor cores, in bf16 or fp16. flash1/1 to 5 and flash2/0 to 3 are "
        "steps of the ladder from a plain kernel (flash1, flash2/0) to a tuned one; each step adds to the one before. "

@@ -134,8 +134,7 @@ void check_recomputation(const Settings& settings, Rules& rules) {
                 {"train.recompute", "train.checkpoint_activations"},
                 "would be ignored: train.checkpoint_activations is 0, so nothing is recomputed",
                 "train.checkpoint_activations = 1 or more");
-  rules.require(!keeps_attention || settings.attention.kernel != AttentionKernel::standard,
-                {"train.recompute", "attention.kernel"},
+  rules.require(!keeps_attention || !is_standard(settings.attention.kernel), {"train.recompute", "attention.kernel"},
                 "standard attention's backward pass needs its probabilities, which are recomputed",
                 "train.recompute = \"all\", or attention.kernel = \"flash2\"");
 }

@@ -23,10 +23,12 @@ enum class MomentPrecision { fp32, bf16 };        // dtype of the optimizer's mo
 enum class Recompute { all, all_but_attention };  // what checkpointing does again
 enum class GradientPrecision { fp32, bf16 };      // dtype in which gradients are stored
 enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
-/// flash1 is the plain kernel, flash2 the usual portable one; numbers are steps of the ladder.
+/// flash1 is the plain kernel, flash2 the usual portable one; numbers are steps of the ladder. standard multiplies
+/// by the library, standard/0 by plain team kernels.
 enum class AttentionKernel {
   automatic,
   standard,
+  standard_0,
   tiled,
   flash1,
   flash1_1,
@@ -42,6 +44,9 @@ enum class AttentionKernel {
   mma,
   wgmma
 };
+constexpr bool is_standard(AttentionKernel k) {
+  return k == AttentionKernel::standard || k == AttentionKernel::standard_0;
+}
 constexpr bool is_flash1(AttentionKernel k) { return k >= AttentionKernel::flash1 && k <= AttentionKernel::flash1_5; }
 constexpr bool is_flash2(AttentionKernel k) { return k >= AttentionKernel::flash2 && k <= AttentionKernel::flash2_3; }
 constexpr bool is_by_engine(AttentionKernel k) { return k == AttentionKernel::mma || k == AttentionKernel::wgmma; }

@@ -145,6 +145,7 @@ void verify(const Context& context) {
                                                    .probabilities = probabilities.heads(),
                                                    .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
                                                    .causal = causal == 1,
+                                                   .math = train::math_of(settings.precision.compute),
                                                    .tile_counter = tile_counter,
                                                    .workspace = workspace};
   attention.forward(exec);

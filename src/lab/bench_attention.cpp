@@ -34,6 +34,7 @@ struct Case {
   bool has_forward = true, has_backward = true;  // whether this build has the requested engine
   std::string implementation, engine = "-";      // as named in the table
   Dtype dtype = Dtype::fp32;
+  kernels::GemmMath math = kernels::GemmMath::full;
   int B = 0, H = 0, T = 0, D = 0;
   bool causal = false;
 
@@ -115,6 +116,7 @@ Measured measure(const Case& c, const Bench& bench) {
       .probabilities = scores(probabilities),
       .scale = static_cast<Real>(1 / std::sqrt(c.D)),
       .causal = c.causal,
+      .math = c.math,
       .tile_counter = tile_counter,
       .workspace = bytes};
   const typename kernels::Attention<Exec, Scalar>::Gradients gradients{view(d_out), view(d_q),        view(d_k),
@@ -156,7 +158,7 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m) {
   std::vector<T::Cell> row{T::text("implementation", c.implementation),
                            T::text("engine", c.engine, "portable+wgmma"),
                            T::text("ordered", c.choice.deterministic ? "yes" : "no"),
-                           T::text("dtype", std::string(name_of(c.dtype))),
+                           T::text("dtype", c.math == kernels::GemmMath::tf32 ? "tf32" : std::string(name_of(c.dtype))),
                            T::text("causal", c.causal ? "yes" : "no"),
                            T::detail("B", "sequences", c.B),
                            T::detail("H", "heads", c.H),
@@ -200,7 +202,8 @@ void choose(const config::Attention& wanted, Case& c) {
     if (c.has_forward) c.choice.forward = engine;
     if (c.has_backward) c.choice.backward = engine;
     c.engine = name_of(engine);
-  } else if (c.choice.kind == AttentionKind::flash1 || c.choice.kind == AttentionKind::flash2) {
+  } else if (kernel == AttentionKernel::standard_0 || c.choice.kind == AttentionKind::flash1 ||
+             c.choice.kind == AttentionKind::flash2) {
     c.engine = train::forward_text(c.choice);
     if (c.choice.steps == kernels::kNoLadder && c.choice.backward != c.choice.forward) {
       c.engine += "+" + std::string(name_of(c.choice.backward));
@@ -213,6 +216,7 @@ Case case_of(const config::Settings& settings) {
   const std::int64_t T = bench.length, D = bench.head_width;
   Case c;
   c.dtype = dtype_named(bench.dtype);
+  if (c.dtype == Dtype::fp32) c.math = train::math_of(settings.precision.compute);
   c.B = static_cast<int>(bench.tokens > 0 ? std::max<std::int64_t>(1, bench.tokens / T) : bench.batch);
   c.H = static_cast<int>(bench.channels > 0 ? std::max<std::int64_t>(1, bench.channels / D) : bench.heads);
   c.T = static_cast<int>(T);

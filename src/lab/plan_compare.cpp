@@ -271,7 +271,8 @@ std::string compare_text(const config::CommandLine& line) {
                                            "that GPU, or name the nearest as plan.device",
                                            path.string(), run.launch.devices));
   }
-  config::check_build(settings, {.cuda = !machine.target.is_host, .nccl = machine.has_nccl, .name = machine.build});
+  config::check_build(settings,
+                      {.cuda = machine.target.has_vendor_parts(), .nccl = machine.has_nccl, .name = machine.build});
   const train::Plan plan = train::plan_training(settings, train::dtype_of(settings.precision.compute), ranks, machine);
   Rows rows;
   add_memory(plan, run, !machine.target.is_host, rows);

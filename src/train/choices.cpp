@@ -85,7 +85,7 @@ kernels::GemmMath math_of(config::Precision precision) {
 }
 
 kernels::AttentionKind kind_of(config::AttentionKernel kernel) {
-  if (kernel == config::AttentionKernel::standard) return kernels::AttentionKind::standard;
+  if (is_standard(kernel)) return kernels::AttentionKind::standard;
   if (kernel == config::AttentionKernel::tiled) return kernels::AttentionKind::tiled;
   return is_flash1(kernel) ? kernels::AttentionKind::flash1 : kernels::AttentionKind::flash2;
 }
@@ -120,6 +120,7 @@ kernels::AttentionChoice portable_choice(const config::Attention& attention) {
   const AttentionKernel kernel = attention.kernel;
   kernels::AttentionChoice choice = kind_of(kernel);
   choice.deterministic = attention.deterministic;
+  if (kernel == AttentionKernel::standard_0) choice.steps = 0;
   if (is_flash1(kernel)) choice.steps = static_cast<int>(kernel) - static_cast<int>(AttentionKernel::flash1);
   static_assert(static_cast<int>(AttentionKernel::flash2) - static_cast<int>(AttentionKernel::flash2_0) ==
                 kernels::kNoLadder);
@@ -162,8 +163,10 @@ std::string forward_text(const kernels::AttentionChoice& choice) {
 }
 
 std::string describe(const kernels::AttentionChoice& choice) {
-  if (choice.kind == kernels::AttentionKind::standard) return "standard";
   const std::string forward = forward_text(choice);
+  if (choice.kind == kernels::AttentionKind::standard) {
+    return choice.steps == kernels::kNoLadder ? "standard" : "standard (" + forward + ")";
+  }
   std::string tiles;
   if (choice.query_tile > 0) tiles += fmt::format(", query tile {}", choice.query_tile);
   if (choice.key_tile > 0) tiles += fmt::format(", key tile {}", choice.key_tile);

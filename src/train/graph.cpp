@@ -4,14 +4,14 @@
 #include <stdexcept>
 #include <vector>
 
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
   #include "kernels/cuda/chain.hpp"
   #include "kernels/cuda/check.hpp"
 #endif
 
 namespace tessera::train {
 
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
 
 using kernels::cuda::check;
 

@@ -16,7 +16,11 @@
 
 namespace tessera::train {
 
-config::BuildFeatures this_build() { return {.cuda = parallel::has_gpu_backend(), .nccl = parallel::kHasNccl}; }
+config::BuildFeatures this_build() {
+  config::BuildFeatures build{.cuda = kernels::kHere.has_vendor_parts(), .nccl = parallel::kHasNccl};
+  if (kernels::kHere.is_portable) build.name = "this build (TESSERA_VENDOR=OFF: Kokkos alone)";
+  return build;
+}
 
 namespace {
 
@@ -124,7 +128,8 @@ Machine require_machine(const config::Settings& settings, int started) {
   }
   const int ranks = ranks_of(settings, started);
   const Machine machine = machine_of(settings.plan, ranks);
-  config::check_build(settings, {.cuda = !machine.target.is_host, .nccl = machine.has_nccl, .name = machine.build});
+  config::check_build(settings,
+                      {.cuda = machine.target.has_vendor_parts(), .nccl = machine.has_nccl, .name = machine.build});
   if (!machine.reaches_peers && settings.parallel.transfers == config::Transfers::copy_engine) {
     const std::string why = ranks > parallel::kMaxCopyEngineRanks
                                 ? fmt::format("serves {} ranks at most, not {}", parallel::kMaxCopyEngineRanks, ranks)

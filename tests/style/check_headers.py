@@ -102,9 +102,9 @@ def check(build, headers):
 
 def is_of_device_code(header):
     """Device code: only a CUDA compiler with a CUDA Kokkos can read it. A header of these folders that asks for
-    KOKKOS_ENABLE_CUDA itself is for every build."""
+    TESSERA_VENDOR_CUDA itself is for every build."""
     homes = ("kernels/cuda", "kernels/attention/flash2/ampere", "kernels/attention/flash2/hopper")
-    return header.parent.as_posix().endswith(homes) and "#ifdef KOKKOS_ENABLE_CUDA" not in header.read_text()
+    return header.parent.as_posix().endswith(homes) and "#ifdef TESSERA_VENDOR_CUDA" not in header.read_text()
 
 
 def all_headers():

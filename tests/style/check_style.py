@@ -61,7 +61,7 @@ VENDORS = [
     ("KOKKOS_VERSION", r"\bKOKKOS_VERSION\b", ["kernels/core/compat.hpp"]),
     ("CUDA", r"#include\s*<(cuda|cublas)\w*\.h|\b(cuda|cublas)[A-Z]\w+(\(|_t\b)|__(global|shared)__|\b__(syncthreads|nv_bfloat16)\b",
      [*CUDA_HOMES, "tests/unit/parallel/collectives/", "tests/unit/parallel/watch/test_stream_log."]),
-    ("a guard for CUDA", r"\b(KOKKOS_ENABLE_CUDA|TESSERA_CUDA_ARCH|__CUDA_ARCH\w*)\b|\bKokkos::Cuda\w*", [*CUDA_HOMES, "tests/"]),
+    ("a guard for CUDA", r"\b(KOKKOS_ENABLE_CUDA|TESSERA_VENDOR_CUDA|TESSERA_CUDA_ARCH|__CUDA_ARCH\w*)\b|\bKokkos::Cuda\w*", [*CUDA_HOMES, "tests/"]),
     ("a guard for nvcc", r"\b__(CUDACC|NVCC)\w*", [*CUDA_HOMES, "kernels/core/compat.hpp", "kernels/core/scalar.hpp"]),
     ("NVTX", r"#include\s*<nvtx3/|\bnvtx[A-Z]\w+", ["kernels/cuda/", "tests/unit/kernels/test_nvtx."]),
     ("fmt in a header", r"#include\s*<fmt/", [".cpp"]),

@@ -1,7 +1,7 @@
 #include "kernels/attention/tiled/tiled.hpp"  // the contract is there; here is how
 
 #include "kernels/attention/check.hpp"
-#include "kernels/attention/standard/standard.hpp"
+#include "kernels/gemm/head_product.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/team.hpp"

@@ -16,7 +16,7 @@
 namespace tessera::test {
 namespace {
 
-using kernels::AttentionChoice, kernels::AttentionKind;
+using kernels::AttentionChoice, kernels::AttentionKind, kernels::GemmMath;
 
 struct Shape {
   int B, H, Tq, Tk, D;
@@ -82,7 +82,7 @@ struct Outcome {
   Buffer<Scalar> out, d_q, d_k, d_v;
   Buffer<Real> lse;
 
-  Outcome(const AttentionChoice& choice, const Shape& s, const Inputs& in)
+  Outcome(const AttentionChoice& choice, const Shape& s, const Inputs& in, GemmMath math = GemmMath::full)
       : out(Buffer<Scalar>::unwritten(s.queries())),
         d_q(Buffer<Scalar>::unwritten(s.queries())),
         d_k(Buffer<Scalar>::unwritten(s.keys())),
@@ -103,6 +103,7 @@ struct Outcome {
                                                        .probabilities = pair(probabilities),
                                                        .scale = Real(s.scale()),
                                                        .causal = s.causal,
+                                                       .math = math,
                                                        .workspace = bytes_of(workspace)};
     attention.forward(instance());
     attention.backward(
@@ -132,6 +133,8 @@ struct Case {
 template <class S>
 using Standard = Case<S, AttentionKind::standard>;
 template <class S>
+using StandardTeams = Case<S, AttentionKind::standard, 0>;  // products by team kernels
+template <class S>
 using Tiled = Case<S, AttentionKind::tiled>;
 template <class S>
 using Flash1 = Case<S, AttentionKind::flash1>;
@@ -140,7 +143,8 @@ using Flash2 = Case<S, AttentionKind::flash2>;
 template <class S>
 using Flash2Ladder = Case<S, AttentionKind::flash2, 3>;  // as GPUs run it without tensor cores
 using AllCases =
-    ::testing::Types<Standard<double>, Standard<float>, Standard<bfloat16>, Standard<float16>, Flash2<double>,
+    ::testing::Types<Standard<double>, Standard<float>, Standard<bfloat16>, Standard<float16>, StandardTeams<double>,
+                     StandardTeams<float>, StandardTeams<bfloat16>, StandardTeams<float16>, Flash2<double>,
                      Flash2<float>, Flash2<bfloat16>, Flash2<float16>, Flash1<double>, Flash1<float>, Flash1<bfloat16>,
                      Case<bfloat16, AttentionKind::flash1, 4>, Flash2Ladder<double>, Flash2Ladder<float>,
                      Flash2Ladder<bfloat16>, Flash2Ladder<float16>, Tiled<float>, Tiled<bfloat16>>;
@@ -166,22 +170,26 @@ struct Attention : ::testing::Test {
 };
 TYPED_TEST_SUITE(Attention, AllCases, CaseNames);
 
+template <class Scalar>
+void matches_reference(const AttentionChoice& choice, const Shape& s, Closeness close, GemmMath math = GemmMath::full) {
+  SCOPED_TRACE(::testing::Message() << s);
+  const Inputs in = inputs<Scalar>(s);
+  const Outcome<Scalar> got(choice, s, in, math);
+  const auto expected = reference::attention_forward(s.plain(), in.q, in.k, in.v);
+  const auto gradients = reference::attention_backward(s.plain(), in.q, in.k, in.v, in.d_out);
+  const auto shape = [&](int T) {
+    return std::vector<std::size_t>{std::size_t(s.B), std::size_t(s.H), std::size_t(T), std::size_t(s.D)};
+  };
+  EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, close, shape(s.Tq)));
+  EXPECT_TRUE(all_close<Accum<Scalar>>(got.lse.values(), expected.lse, close));
+  EXPECT_TRUE(all_close<Scalar>(got.d_q.values(), gradients.d_q, close, shape(s.Tq)));
+  EXPECT_TRUE(all_close<Scalar>(got.d_k.values(), gradients.d_k, close, shape(s.Tk)));
+  EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, close, shape(s.Tk)));
+}
+
 TYPED_TEST(Attention, matches_reference_for_ragged_shapes_and_both_masks) {
-  using Scalar = typename TypeParam::Scalar;
   for (const Shape& s : shapes()) {
-    SCOPED_TRACE(::testing::Message() << s);
-    const Inputs in = inputs<Scalar>(s);
-    const Outcome<Scalar> got(TypeParam::choice(), s, in);
-    const auto expected = reference::attention_forward(s.plain(), in.q, in.k, in.v);
-    const auto gradients = reference::attention_backward(s.plain(), in.q, in.k, in.v, in.d_out);
-    const auto shape = [&](int T) {
-      return std::vector<std::size_t>{std::size_t(s.B), std::size_t(s.H), std::size_t(T), std::size_t(s.D)};
-    };
-    EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, this->closeness(), shape(s.Tq)));
-    EXPECT_TRUE(all_close<Accum<Scalar>>(got.lse.values(), expected.lse, this->closeness()));
-    EXPECT_TRUE(all_close<Scalar>(got.d_q.values(), gradients.d_q, this->closeness(), shape(s.Tq)));
-    EXPECT_TRUE(all_close<Scalar>(got.d_k.values(), gradients.d_k, this->closeness(), shape(s.Tk)));
-    EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, this->closeness(), shape(s.Tk)));
+    matches_reference<typename TypeParam::Scalar>(TypeParam::choice(), s, this->closeness());
   }
 }
 
@@ -293,16 +301,22 @@ void reads_q_k_v_inside_the_fused_buffer(int head_width) {
                                   .d_v = part(d_qkv, 2),
                                   .d_scores = d_scores.heads(B, H, T, T)});
 
-  EXPECT_TRUE(same_bits(lse.elements(), expected.lse.elements()));
-  const auto got_out = out.values(), got = d_qkv.values();
-  const auto want_out = expected.out.values(), d_q = expected.d_q.values(), d_k = expected.d_k.values(),
-             d_v = expected.d_v.values();
+  const auto all_rows = out.values(), all_gradients = d_qkv.values();
+  std::vector<double> got_out(s.queries()), d_q(s.queries()), d_k(s.keys()), d_v(s.keys());
   each([&](std::size_t i, int b, int h, int t, int d) {
-    ASSERT_EQ(got_out[at_row(b, h, t, d)], want_out[i]);
-    ASSERT_EQ(got[at_qkv(0, b, h, t, d)], d_q[i]);
-    ASSERT_EQ(got[at_qkv(1, b, h, t, d)], d_k[i]);
-    ASSERT_EQ(got[at_qkv(2, b, h, t, d)], d_v[i]);
+    got_out[i] = all_rows[at_row(b, h, t, d)];
+    d_q[i] = all_gradients[at_qkv(0, b, h, t, d)];
+    d_k[i] = all_gradients[at_qkv(1, b, h, t, d)];
+    d_v[i] = all_gradients[at_qkv(2, b, h, t, d)];
   });
+  // The same bits; a library may choose another algorithm for other strides.
+  const bool is_library = TypeParam::kind == AttentionKind::standard && TypeParam::choice().steps == kernels::kNoLadder;
+  const Closeness close = is_library ? Attention<TypeParam>::closeness() : Closeness{};
+  EXPECT_TRUE(all_close<Real>(lse.values(), expected.lse.values(), close));
+  EXPECT_TRUE(all_close<Scalar>(got_out, expected.out.values(), close));
+  EXPECT_TRUE(all_close<Scalar>(d_q, expected.d_q.values(), close));
+  EXPECT_TRUE(all_close<Scalar>(d_k, expected.d_k.values(), close));
+  EXPECT_TRUE(all_close<Scalar>(d_v, expected.d_v.values(), close));
 }
 
 TYPED_TEST(Attention, reads_q_k_v_inside_the_fused_buffer_and_writes_rows) {
@@ -386,9 +400,38 @@ TYPED_TEST(Attention, refuses_shapes_that_disagree) {
   backward_refuses([&](Gradients& g) { g.d_v = data.heads(1, 2, 7, 7); });
 }
 
+/// Rows of scores of every length that the softmax treats differently: of a thread's registers, of a team's, longer.
+template <class Scalar>
+struct StandardAttention : ::testing::Test {};
+TYPED_TEST_SUITE(StandardAttention, AllScalars, ScalarNames);
+
+TYPED_TEST(StandardAttention, matches_reference_for_rows_of_any_length) {
+  const Closeness close = Attention<Standard<TypeParam>>::closeness();
+  for (const bool causal : {false, true}) {
+    for (const int keys : {600, 1024, 1032, 1501, 4096, 17000}) {
+      matches_reference<TypeParam>(AttentionKind::standard, {1, 2, 3, keys, 8, causal}, close);
+    }
+  }
+}
+
+TYPED_TEST(StandardAttention, tf32_is_for_float_on_gpus_and_within_its_error) {
+  const Shape s{2, 2, 150, 150, 64, true};
+  const Inputs in = inputs<TypeParam>(s);
+  if (!kernels::kHere.has_vendor_parts() || !std::is_same_v<TypeParam, float>) {
+    EXPECT_THROW(Outcome<TypeParam>(AttentionKind::standard, s, in, GemmMath::tf32), std::invalid_argument);
+    return;
+  }
+  const double bound = 2 * 0x1p-9 + 8 * kEpsilon<float>;
+  matches_reference<TypeParam>(AttentionKind::standard, s, {.of_max = bound, .absolute = bound}, GemmMath::tf32);
+  const auto exact = Outcome<TypeParam>(AttentionKind::standard, s, in).out.values();
+  const auto got = Outcome<TypeParam>(AttentionKind::standard, s, in, GemmMath::tf32).out.values();
+  EXPECT_FALSE(all_close<TypeParam>(got, exact, {.absolute = 16 * kEpsilon<float>}));  // so tf32 was used
+}
+
 template <class C>
 struct AttentionGradient : ::testing::Test {};
-using DoubleCases = ::testing::Types<Standard<double>, Flash2<double>, Flash1<double>, Tiled<double>>;
+using DoubleCases =
+    ::testing::Types<Standard<double>, StandardTeams<double>, Flash2<double>, Flash1<double>, Tiled<double>>;
 TYPED_TEST_SUITE(AttentionGradient, DoubleCases, CaseNames);
 
 TYPED_TEST(AttentionGradient, is_that_of_the_forward_kernel) {
@@ -471,6 +514,7 @@ TYPED_TEST(AttentionLadder, refuses_what_it_does_not_have) {
   const auto refuses = [&](const AttentionChoice& choice) {
     EXPECT_THROW(Outcome<TypeParam>(choice, s, in), std::invalid_argument);
   };
+  refuses(choice_of(AttentionKind::standard, 1));
   refuses(choice_of(AttentionKind::flash1, 6));
   refuses(choice_of(AttentionKind::flash2, 4));
   refuses(choice_of(AttentionKind::flash1, 0, 8));

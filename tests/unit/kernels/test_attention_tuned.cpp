@@ -15,7 +15,7 @@
 #include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
 #include "support/random.hpp"
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
   #include "kernels/attention/flash2/ampere/backward.hpp"
   #include "kernels/attention/flash2/ampere/forward.hpp"
   #include "kernels/attention/flash2/hopper/backward.hpp"
@@ -50,7 +50,7 @@ struct Backward {
 //   backward(Forward, Backward)
 // and a row in AllPaths.
 
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
 using kernels::DqOrder;
 
 template <class S>
@@ -453,7 +453,7 @@ TYPED_TEST(AttentionTuned, launches_under_its_name_on_the_callers_instance) {
   }
 }
 
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
 TEST(AttentionTunedWorkspace, is_refused_where_it_is_too_small_or_misplaced) {
   constexpr int T = 70, D = 64;
   const auto in = Buffer<bfloat16>::zeros(T * D), out = Buffer<bfloat16>::unwritten(T * D);

@@ -3,6 +3,8 @@
 
 #include "kernels/cuda/target.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "kernels/gemm/head_gemm.hpp"
+#include "kernels/gemm/head_product.hpp"
 #include "reference/gemm.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
@@ -75,7 +77,7 @@ std::vector<Out> product(const Buffer<float>& workspace, Shape s, Op op_a, Op op
 template <class In, class Out>
 Closeness closeness(Shape s, Start start, const std::vector<double>& sum, const std::vector<double>& before) {
   Closeness allowed{.relative = kEpsilon<Out>, .absolute = tolerance<Accum<In>>(s.k) * (1 + std::sqrt(s.k))};
-  if (start == Start::itself && sizeof(Out) == 2 && !kernels::kIsHost<Device>) {
+  if (start == Start::itself && sizeof(Out) == 2 && kernels::kHere.has_vendor_parts()) {
     double largest = 0;
     for (std::size_t i = 0; i < sum.size(); ++i) largest = std::max(largest, std::abs(sum[i] - before[i]));
     allowed.absolute += kEpsilon<Out> / 2 * largest;
@@ -146,7 +148,7 @@ TYPED_TEST(Gemm, keeps_restores_and_repeats_algorithms_that_were_selected_by_tim
   const auto selected = multiply();  // the trials must leave c as a single product does
   const auto lines = kernels::gemm_algorithms();
   kernels::set_gemm_selection(GemmSelection::heuristic);
-  const bool has_choice = !kernels::kIsHost<Device> && sizeof(In) == 2;
+  const bool has_choice = kernels::kHere.has_vendor_parts() && sizeof(In) == 2;
   EXPECT_EQ(lines.size(), has_choice ? 2U : 0U);  // the library's line, and the product's
   const auto expected = reference::gemm(a, false, b, true, s.m, s.n, s.k, before);
   EXPECT_TRUE(
@@ -169,7 +171,7 @@ TYPED_TEST(Gemm, shows_itself_by_name_on_the_callers_instance) {
   const LaunchRecorder recorder;
   product<In, Out>(workspace_of<In, Out>({s}), s, Op::none, Op::transpose, Start::itself, std::vector<double>(24),
                    std::vector<double>(30), std::vector<double>(20));
-  const bool is_ours = !kernels::kIsHost<Device> && sizeof(In) == 2;
+  const bool is_ours = kernels::kHere.has_vendor_parts() && sizeof(In) == 2;
   EXPECT_THAT(recorder.labels(), ::testing::Contains(::testing::StartsWith("tessera::gemm::nt[")));
   if (is_ours) {
     EXPECT_THAT(recorder.labels(), ::testing::ElementsAre("tessera::gemm::nt[cublaslt]"));
@@ -220,7 +222,7 @@ TYPED_TEST(Gemm, tf32_is_for_products_of_float_on_gpus_and_within_its_error) {
   const auto multiply = [&] {
     return product<In, Out>(workspace, s, Op::none, Op::none, Start::nothing, a, b, zero, GemmMath::tf32);
   };
-  if (kernels::kIsHost<Device> || !std::is_same_v<In, float>) {
+  if (!kernels::kHere.has_vendor_parts() || !std::is_same_v<In, float>) {
     EXPECT_THROW(multiply(), std::invalid_argument);
     return;
   }
@@ -233,10 +235,113 @@ TYPED_TEST(Gemm, tf32_is_for_products_of_float_on_gpus_and_within_its_error) {
   EXPECT_GT(largest, 16 * kEpsilon<float>);  // so tf32 was used
 }
 
+template <class Scalar>
+struct HeadGemm : ::testing::Test {};
+TYPED_TEST_SUITE(HeadGemm, AllScalars, ScalarNames);
+
+/// Heads one after the other, and interleaved in rows; more heads than sequences, and fewer; all transposes.
+TYPED_TEST(HeadGemm, matches_reference_for_all_strides_and_transposes) {
+  using Real = Accum<TypeParam>;
+  enum class Laid { in_a_row, interleaved };
+  const auto heads = [](const Buffer<TypeParam>& x, Laid laid, int B, int H, int rows, int columns) {
+    return laid == Laid::in_a_row ? x.heads(B, H, rows, columns)
+                                  : kernels::heads_of_rows<Device>(x.data(), B, H, rows, columns);
+  };
+  const auto at = [](Laid laid, int H, int rows, int columns, int b, int h, int i, int j) {
+    return laid == Laid::in_a_row ? ((std::size_t(b) * H + h) * rows + i) * columns + j
+                                  : ((std::size_t(b) * rows + i) * H + h) * columns + j;
+  };
+  for (const auto& [B, H] : {std::pair{1, 3}, {2, 3}, {3, 2}}) {
+    for (const Shape s : {Shape{17, 24, 40}, {1, 5, 7}, {16, 1, 9}, {5, 8, 1}, {3, 4, 0}}) {
+      for (const int ways : {0, 1, 2, 3, 4, 5, 6, 7}) {
+        const Laid laid = ways & 1 ? Laid::interleaved : Laid::in_a_row;
+        const bool ta = ways & 2, tb = ways & 4;
+        SCOPED_TRACE(::testing::Message()
+                     << B << " x " << H << " of " << s.m << 'x' << s.n << 'x' << s.k << ' ' << ways);
+        const auto a = uniform_as<TypeParam>(B * H * elements_of(s.m, s.k), 1);
+        const auto b = uniform_as<TypeParam>(B * H * elements_of(s.k, s.n), 2);
+        const Buffer<TypeParam> a_in(a), b_in(b);
+        const auto c = Buffer<TypeParam>::unwritten(B * H * elements_of(s.m, s.n));
+        const auto a_heads = heads(a_in, laid, B, H, ta ? s.k : s.m, ta ? s.m : s.k);
+        const auto b_heads = heads(b_in, laid, B, H, tb ? s.n : s.k, tb ? s.k : s.n);
+        kernels::HeadGemm<Device, TypeParam>{.label = "tessera::test",
+                                             .a = ta ? kernels::transposed(a_heads) : a_heads,
+                                             .b = tb ? kernels::transposed(b_heads) : b_heads,
+                                             .c = heads(c, laid, B, H, s.m, s.n),
+                                             .factor = Real(0.5)}
+            .launch(instance());
+        std::vector<double> expected(c.size());
+        for (int i_b = 0; i_b < B; ++i_b) {
+          for (int i_h = 0; i_h < H; ++i_h) {
+            for (int i = 0; i < s.m; ++i) {
+              for (int j = 0; j < s.n; ++j) {
+                double sum = 0;
+                for (int p = 0; p < s.k; ++p) {
+                  sum += a[ta ? at(laid, H, s.k, s.m, i_b, i_h, p, i) : at(laid, H, s.m, s.k, i_b, i_h, i, p)] *
+                         b[tb ? at(laid, H, s.n, s.k, i_b, i_h, j, p) : at(laid, H, s.k, s.n, i_b, i_h, p, j)];
+                }
+                expected[at(laid, H, s.m, s.n, i_b, i_h, i, j)] = sum / 2;
+              }
+            }
+          }
+        }
+        EXPECT_TRUE(all_close<TypeParam>(
+            c.values(), expected,
+            {.relative = kEpsilon<TypeParam>, .absolute = tolerance<Real>(s.k) * (1 + std::sqrt(s.k))}));
+      }
+    }
+  }
+}
+
+TYPED_TEST(HeadGemm, refuses_shapes_and_strides_that_it_cannot_multiply) {
+  const auto data = Buffer<TypeParam>::zeros(1024);
+  using Kernel = kernels::HeadGemm<Device, TypeParam>;
+  const Kernel good{.label = "tessera::test",
+                    .a = data.heads(2, 2, 3, 4),
+                    .b = data.heads(2, 2, 4, 5),
+                    .c = data.heads(2, 2, 3, 5),
+                    .factor = 1};
+  EXPECT_NO_THROW(good.launch(instance()));
+  const auto refuses = [&](auto change) {
+    Kernel bad = good;
+    change(bad);
+    EXPECT_THROW(bad.launch(instance()), std::invalid_argument);
+  };
+  refuses([&](Kernel& k) { k.a = data.heads(2, 2, 3, 5); });
+  refuses([&](Kernel& k) { k.b = data.heads(2, 1, 4, 5); });
+  refuses([&](Kernel& k) { k.c = kernels::transposed(data.heads(2, 2, 5, 3)); });
+  refuses([&](Kernel& k) {
+    k.a = kernels::HeadTensor<const TypeParam, Device>(data.data(), Kokkos::LayoutStride(2, 48, 2, 24, 3, 8, 4, 2));
+  });
+}
+
+TEST(HeadGemmAlgorithms, come_back_from_their_lines) {
+  if (!kernels::kHere.has_vendor_parts()) GTEST_SKIP() << "the library has no choice";
+  kernels::set_gemm_algorithms({});
+  const auto data = Buffer<float>::zeros(4096);
+  const auto multiply = [&] {
+    kernels::HeadGemm<Device, float>{.label = "tessera::test",
+                                     .a = data.heads(2, 2, 8, 16),
+                                     .b = data.heads(2, 2, 16, 8),
+                                     .c = data.heads(2, 2, 8, 8),
+                                     .factor = 1}
+        .launch(instance());
+  };
+  multiply();
+  const auto lines = kernels::gemm_algorithms();
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_THAT(lines[1], ::testing::HasSubstr(" batch 4 rows 16 8 8 steps 128 128 64 :"));
+  kernels::set_gemm_algorithms({});
+  kernels::set_gemm_algorithms(lines);
+  multiply();
+  EXPECT_EQ(kernels::gemm_algorithms(), lines);
+  kernels::set_gemm_algorithms({});
+}
+
 TEST(GemmAlgorithms, refuse_lines_that_do_not_belong_here) {
   const std::string other = "cuBLASLt 1.2.3 on another GPU with 7 multiprocessors";
   EXPECT_THROW(kernels::set_gemm_algorithms({other}), std::runtime_error);
-  if (kernels::kIsHost<Device>) return;
+  if (!kernels::kHere.has_vendor_parts()) return;
   const Shape s{8, 8, 8};
   product<bfloat16, bfloat16>(workspace_of<bfloat16, bfloat16>({s}), s, Op::none, Op::none, Start::nothing,
                               std::vector<double>(64), std::vector<double>(64), std::vector<double>(64));

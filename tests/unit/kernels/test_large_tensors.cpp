@@ -18,7 +18,7 @@
 #include "support/buffer.hpp"
 #include "support/instance.hpp"
 #include "support/random.hpp"
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
   #include "kernels/attention/flash2/ampere/backward.hpp"
   #include "kernels/attention/flash2/ampere/forward.hpp"
   #include "kernels/attention/flash2/hopper/backward.hpp"
@@ -199,7 +199,7 @@ TEST_F(LargeTensors, append_to_the_cache_and_decode) {
   EXPECT_TRUE(same_bits(values.end_values(D), last(D, v)));
 }
 
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
 struct Hopper {
   static bool runs_here() { return kernels::HopperBackward<Scalar>::runs_on(instance()); }
   static void forward(const kernels::ForwardTask<Device, Scalar>& task) {

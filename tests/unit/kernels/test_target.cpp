@@ -21,7 +21,7 @@ using kernels::kHostTarget;
 
 TEST(Target, of_this_build_is_a_host_where_kernels_run_on_one) {
   EXPECT_EQ(kernels::kHere.is_host, kernels::kIsHost<kernels::Device>);
-  EXPECT_EQ(kernels::kHere.is_host, kernels::kHere.team_scratch_kib == 0);
+  EXPECT_EQ(kernels::kHere.has_vendor_parts(), kernels::kHere.team_scratch_kib > 0);
 }
 
 TEST(Target, has_the_engines_whose_instructions_and_scratch_it_has) {
@@ -174,6 +174,23 @@ TEST(Target, the_ladders_own_tiles_fit_every_gpu_in_up_to_32_bits) {
   }
 }
 
+TEST(Target, without_vendor_parts_pads_stay_in_48_KiB) {
+  const kernels::Target portable{.is_host = false, .is_portable = true};
+  kernels::AttentionChoice choice;
+  for (int D = 8; D <= 256; ++D) {
+    for (const auto kind : {kernels::AttentionKind::flash1, kernels::AttentionKind::flash2}) {
+      choice = kind;
+      if (kind == kernels::AttentionKind::flash1) choice.steps = D % 2 * 4;
+      for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+        if (kind == kernels::AttentionKind::flash1 && bytes_of(dtype) * D > 512) continue;  // 16 x 16 is too large
+        EXPECT_LE(kernels::attention_pad_bytes(choice, dtype, D, portable), scratch_limit(portable)) << D;
+      }
+    }
+    EXPECT_FALSE(has_forward(Engine::mma, Dtype::bf16, D, portable));
+    EXPECT_FALSE(has_backward(Engine::wgmma, Dtype::bf16, D, portable));
+  }
+}
+
 TEST(Target, workspaces_of_the_other_kernels_depend_on_whether_it_is_a_host) {
   const kernels::Target gpu = gpu_target("90a");
   EXPECT_EQ(kernels::rmsnorm_partials(kHostTarget), 128);
@@ -184,6 +201,10 @@ TEST(Target, workspaces_of_the_other_kernels_depend_on_whether_it_is_a_host) {
   EXPECT_EQ((kernels::gemm_workspace<float, float>(gpu, 2, 3, 5, kernels::GemmMath::tf32)), (32 << 20) / 4 + 64);
   EXPECT_EQ(kernels::gemm_timing_bytes(kHostTarget, 1000), 0);
   EXPECT_EQ(kernels::gemm_timing_bytes(gpu, 1000), 1000 + (128 << 20));
+  const kernels::Target portable{.is_host = false, .is_portable = true};  // panels, as on a host
+  EXPECT_EQ((kernels::gemm_workspace<bfloat16, float>(portable, 2, 3, 5)), 2 * 5 + 5 * 3);
+  EXPECT_EQ(kernels::gemm_timing_bytes(portable, 1000), 0);
+  EXPECT_EQ(kernels::rmsnorm_partials(portable), 8 * 132);
   EXPECT_EQ(kernels::flash2_backward_scratch_bytes<float>(gpu, 5, 13), 0);
   // the pads of one team; a lane block is two vector registers
   const std::int64_t width = kernels::round_up(13, 2 * kernels::kVectorBytes / 4);

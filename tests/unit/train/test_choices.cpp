@@ -86,6 +86,8 @@ TEST(ChooseAttention, takes_the_steps_and_tiles_of_the_deck) {
   EXPECT_EQ(describe(flash1), "flash1 (3 steps, backward flash2 portable, query tile 16)");
   EXPECT_EQ(choose_attention({.kernel = AttentionKernel::flash1}, Dtype::fp32, 64).steps, 0);
   EXPECT_EQ(choose_attention({.kernel = AttentionKernel::flash2_0}, Dtype::fp32, 64).steps, 0);
+  EXPECT_EQ(describe(choose_attention({.kernel = AttentionKernel::standard}, Dtype::fp32, 64)), "standard");
+  EXPECT_EQ(describe(choose_attention({.kernel = AttentionKernel::standard_0}, Dtype::fp32, 64)), "standard (0 steps)");
   EXPECT_EQ(choose_attention({.kernel = AttentionKernel::flash2}, Dtype::fp32, 64).steps, kernels::kNoLadder);
   const AttentionChoice flash2 =
       choose_attention({.kernel = AttentionKernel::flash2_1, .key_tile = 32}, Dtype::fp32, 64);

@@ -39,6 +39,7 @@ TEST(Plan, takes_names_from_the_deck) {
   EXPECT_EQ(dtype_of(config::Precision::bf16), Dtype::bf16);
   EXPECT_EQ(dtype_of(config::Precision::fp16), Dtype::fp16);
   EXPECT_EQ(kind_of(config::AttentionKernel::standard), kernels::AttentionKind::standard);
+  EXPECT_EQ(kind_of(config::AttentionKernel::standard_0), kernels::AttentionKind::standard);
   EXPECT_EQ(kind_of(config::AttentionKernel::flash2), kernels::AttentionKind::flash2);
   EXPECT_EQ(kind_of(config::AttentionKernel::automatic), kernels::AttentionKind::flash2);
   EXPECT_EQ(kind_of(config::AttentionKernel::flash1), kernels::AttentionKind::flash1);

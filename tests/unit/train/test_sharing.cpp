@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cuda/target.hpp"
 #include "errors.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
@@ -378,12 +379,13 @@ TEST(Sharing, everything_in_16_bits_goes_on_bit_for_bit_in_every_stage) {
 TEST(Sharing, repeats_bit_for_bit) {
   for (const Way& way : kOrdersAndStages) {
     const Outcome first = outcome_of(way);
-    EXPECT_TRUE(outcome_of(way, parallel::has_gpu_backend()) == first) << way.name << ", as a graph on GPUs";
+    EXPECT_TRUE(outcome_of(way, kernels::kHere.has_vendor_parts()) == first) << way.name << ", as a graph on GPUs";
     EXPECT_EQ(first.text.size(), kRanks->world().rank() == 0 ? 5u : 0u);
   }
   for (const Way& way : kVariants) {
     if (!fits(way)) continue;
-    EXPECT_TRUE(outcome_of(way, parallel::has_gpu_backend()) == outcome_of(way)) << way.name << ", as a graph on GPUs";
+    EXPECT_TRUE(outcome_of(way, kernels::kHere.has_vendor_parts()) == outcome_of(way))
+        << way.name << ", as a graph on GPUs";
   }
 }
 

@@ -4,7 +4,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "kernels/core/scalar.hpp"
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
   #include "kernels/attention/flash2/ampere/backward.hpp"
   #include "kernels/attention/flash2/ampere/forward.hpp"
 #endif
@@ -16,7 +16,7 @@ struct AmpereEngine {
   static constexpr bool kHasKernels = false;
 };
 
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
 template <class Scalar>
 requires(sizeof(Scalar) == 2) struct AmpereEngine<Kokkos::Cuda, Scalar> {
   static constexpr bool kHasKernels = true;

@@ -4,7 +4,7 @@
 #include <Kokkos_Core.hpp>
 
 #include "kernels/core/scalar.hpp"
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
   #include "kernels/attention/flash2/hopper/backward.hpp"
   #include "kernels/attention/flash2/hopper/forward.hpp"
   #include "kernels/cuda/device.hpp"
@@ -18,7 +18,7 @@ struct HopperEngine {
   static constexpr bool kHasKernels = false;
 };
 
-#ifdef KOKKOS_ENABLE_CUDA
+#ifdef TESSERA_VENDOR_CUDA
 template <class Scalar>
 requires(sizeof(Scalar) == 2) struct HopperEngine<Kokkos::Cuda, Scalar> {
   static constexpr bool kHasKernels = cuda::kBuiltForHopper;
