@@ -34,6 +34,7 @@ struct Case {
   bool has_forward = true, has_backward = true;  // whether this build has the requested engine
   std::string implementation, engine = "-";      // as named in the table
   Dtype dtype = Dtype::fp32;
+  kernels::GemmMath math = kernels::GemmMath::full;
   int B = 0, H = 0, T = 0, D = 0;
   bool causal = false;
 
@@ -66,7 +67,7 @@ Measured measure(const Case& c, const Bench& bench) {
   const memory::TensorId d_scores = layout.add("d_scores", {c.score_elements()}, kDtype<Scalar>, needed, whole);
   const std::int64_t workspace_bytes =
       std::max(kernels::attention_forward_workspace_bytes(c.choice, c.dtype, c.B, c.H, c.T, c.D),
-               kernels::attention_workspace_bytes(c.choice, c.B, c.H, c.T, c.D));  // one after the other
+               kernels::attention_workspace_bytes(c.choice, c.dtype, c.B, c.H, c.T, c.D));  // one after the other
   const memory::TensorId workspace =
       layout.add("workspace", {kernels::ceil_div(workspace_bytes, 4)}, Dtype::int32, needed, whole);
   const memory::TensorId counter = layout.add("tile_counter", {1}, Dtype::int32, needed, whole);
@@ -115,6 +116,7 @@ Measured measure(const Case& c, const Bench& bench) {
       .probabilities = scores(probabilities),
       .scale = static_cast<Real>(1 / std::sqrt(c.D)),
       .causal = c.causal,
+      .math = c.math,
       .tile_counter = tile_counter,
       .workspace = bytes};
   const typename kernels::Attention<Exec, Scalar>::Gradients gradients{view(d_out), view(d_q),        view(d_k),
@@ -156,7 +158,7 @@ std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m) {
   std::vector<T::Cell> row{T::text("implementation", c.implementation),
                            T::text("engine", c.engine, "portable+wgmma"),
                            T::text("ordered", c.choice.deterministic ? "yes" : "no"),
-                           T::text("dtype", std::string(name_of(c.dtype))),
+                           T::text("dtype", c.math == kernels::GemmMath::tf32 ? "tf32" : std::string(name_of(c.dtype))),
                            T::text("causal", c.causal ? "yes" : "no"),
                            T::detail("B", "sequences", c.B),
                            T::detail("H", "heads", c.H),
@@ -213,6 +215,7 @@ Case case_of(const config::Settings& settings) {
   const std::int64_t T = bench.length, D = bench.head_width;
   Case c;
   c.dtype = dtype_named(bench.dtype);
+  if (c.dtype == Dtype::fp32) c.math = train::math_of(settings.precision.compute);
   c.B = static_cast<int>(bench.tokens > 0 ? std::max<std::int64_t>(1, bench.tokens / T) : bench.batch);
   c.H = static_cast<int>(bench.channels > 0 ? std::max<std::int64_t>(1, bench.channels / D) : bench.heads);
   c.T = static_cast<int>(T);

@@ -58,7 +58,9 @@ std::vector<Key> bench_keys() {
        "Memory limit of bench.attention, bench.decode and bench.generate, or of a rank in bench.comm; larger cases are "
        "reported as out of memory and not run. 0: the machine's memory."},
       {"bench.dtype", in<&Bench::dtype>(), words(kBenchTypes), "-",
-       "Number format of bench.attention, bench.decode, bench.kernels and bench.comm."},
+       "Number format of bench.attention, bench.decode, bench.kernels and bench.comm. With precision.compute = "
+       "\"tf32\" "
+       "bench.attention multiplies fp32 in TF32, where attention.kernel has such products."},
       {"bench.length", in<&Bench::length>(), between(1, kMaxTokens), "tokens",
        "Sequence length T of bench.attention; in bench.decode the number of cached keys; in bench.generate the number "
        "of prompt tokens, to which the context is fitted."},

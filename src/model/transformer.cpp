@@ -385,6 +385,7 @@ Attention<Exec, Scalar> Transformer<Exec, Scalar, Grad>::attention(const BlockTe
           .probabilities = probabilities,
           .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
           .causal = true,
+          .math = options_.math,
           .tile_counter = Value<std::int32_t, Exec>(data<std::int32_t>(tensors_.attention_counter)),
           .workspace = workspace};
 }
