@@ -85,7 +85,9 @@ bool is_16_bit(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::fp1
 bool has_forward(Engine engine, Dtype dtype, int D, const Target& target) {
   switch (engine) {
     case Engine::portable: return true;
-    case Engine::mma: return target.team_scratch_kib > 0 && is_16_bit(dtype) && ampere::supports_forward(D);
+    case Engine::mma:
+      if (dtype == Dtype::fp32) return ampere::supports_float_forward(target, D);
+      return target.team_scratch_kib > 0 && is_16_bit(dtype) && ampere::supports_forward(D);
     case Engine::wgmma: return target.has_wgmma && is_16_bit(dtype) && detail::hopper_forward::supports(D);
   }
   return false;
@@ -94,7 +96,9 @@ bool has_forward(Engine engine, Dtype dtype, int D, const Target& target) {
 bool has_backward(Engine engine, Dtype dtype, int D, const Target& target) {
   switch (engine) {
     case Engine::portable: return true;
-    case Engine::mma: return is_16_bit(dtype) && ampere::supports_backward(target, D);
+    case Engine::mma:
+      if (dtype == Dtype::fp32) return ampere::supports_float_backward(target, D);
+      return is_16_bit(dtype) && ampere::supports_backward(target, D);
     case Engine::wgmma: return target.has_wgmma && is_16_bit(dtype) && detail::hopper_backward::supports(D);
   }
   return false;
@@ -133,11 +137,13 @@ std::int64_t attention_forward_workspace_bytes(const AttentionChoice& choice, Dt
   return 0;
 }
 
-std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D) {
+std::int64_t attention_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq, int D) {
   if (choice.kind == AttentionKind::standard) return 0;
   switch (choice.backward) {
     case Engine::portable: return 0;
-    case Engine::mma: return ampere::backward_workspace_bytes(B, H, Tq, D);
+    case Engine::mma:
+      return dtype == Dtype::fp32 ? ampere::float_workspace_bytes(B, H, Tq)
+                                  : ampere::backward_workspace_bytes(B, H, Tq, D);
     case Engine::wgmma: return detail::hopper_backward::workspace_bytes(B, H, Tq, D);
   }
   return 0;
@@ -207,7 +213,7 @@ void Attention<Exec, Scalar>::forward(const Exec& exec) const {
     }
     case Engine::mma: {
       using Mma = AmpereEngine<Exec, Scalar>;
-      if constexpr (Mma::kHasKernels) return typename Mma::Forward{task}.launch(exec);
+      if constexpr (Mma::kHasKernels) return Mma::forward(exec, task, math);
       break;
     }
     case Engine::wgmma: {
@@ -242,7 +248,7 @@ void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) con
       break;
     case Engine::mma: {
       using Mma = AmpereEngine<Exec, Scalar>;
-      if constexpr (Mma::kHasKernels) return typename Mma::Backward{task, order, g.workspace}.launch(exec);
+      if constexpr (Mma::kHasKernels) return Mma::backward(exec, task, order, g.workspace, math);
       break;
     }
     case Engine::wgmma: {

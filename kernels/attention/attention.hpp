@@ -25,7 +25,7 @@ bool stores_scores(AttentionKind kind);
 /// The instruction set that a flash2 kernel is written for.
 enum class Engine {
   portable,  // Kokkos only, every dtype, head width and backend
-  mma,       // tensor cores of NVIDIA GPUs from sm_80 on: bf16 and fp16, head widths that are multiples of 8
+  mma,       // tensor cores of NVIDIA GPUs from sm_80 on: all but fp64, head widths that are multiples of 8
   wgmma,     // warpgroups and copy engine of sm_90a: bf16 and fp16, some head widths
 };
 std::string_view name_of(Engine engine);
@@ -64,8 +64,9 @@ std::int64_t attention_pad_bytes(const AttentionChoice& choice, Dtype dtype, int
 /// Bytes of workspace for forward of tensors of `dtype`; 0 for standard and flash2. Arithmetic only.
 std::int64_t attention_forward_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq, int D);
 
-/// Bytes of workspace for backward, whether or not this build has the engine; 0 for portable ones. Arithmetic only.
-std::int64_t attention_workspace_bytes(const AttentionChoice& choice, int B, int H, int Tq, int D);
+/// Bytes of workspace for backward of tensors of `dtype`, whether or not this build has the engine; 0 for portable
+/// ones. Arithmetic only.
+std::int64_t attention_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq, int D);
 
 /// Bytes of scratch in memory that Kokkos allocates for tensors of `dtype`, beside the workspaces: for backward, or on
 /// hosts, where pads are memory, for the forward pass if its pads are larger.

@@ -44,6 +44,9 @@ TESSERA_DEVICE void load_2_matrices_transposed(SharedAddress row, std::uint32_t 
 TESSERA_DEVICE void shared_store_word(SharedAddress to, std::uint32_t word) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
+TESSERA_DEVICE void shared_store_float2(SharedAddress to, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
 TESSERA_DEVICE float2 shared_load_float2(SharedAddress from) {
   float2 pair;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(from));
@@ -65,6 +68,23 @@ TESSERA_DEVICE void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
+}
+
+/// A float as a factor in TF32, of which tensor cores read 10 fraction bits: multiplied so that cutting the others off
+/// leaves no bias, within 1.28 * 2^-11 relative. NaN stays NaN, which an integer addition does not ensure; the
+/// conversion cvt.rna made attention 1.2 times slower (H100).
+TESSERA_DEVICE std::uint32_t to_tf32(float x) { return __float_as_uint(x * (1 + 0.72f / 2048)); }
+/// A float rounded to TF32, with zeros below: what is left of x is x minus this. Where this loses a NaN, the difference
+/// still has it.
+TESSERA_DEVICE std::uint32_t upper_tf32(float x) { return (__float_as_uint(x) + 0x1000u) & 0xffffe000u; }
+
+/// c += a b, for 16x8 times 8x8 in TF32 (m16n8k8): a rows g, g+8, g, g+8; columns t, t, t+4, t+4; b rows t, t+4;
+/// column g. The 13 lowest bits of a and b do not count.
+TESSERA_DEVICE void multiply_add_tf32(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /// Zero, computed from the sign of x >= 0: whatever depends on it is scheduled after x.

@@ -191,9 +191,11 @@ void check_combinations(const Settings& settings, Rules& rules) {
       "");
   const AttentionKernel kernel = settings.attention.kernel;
   rules.require(
-      traits_of(settings.job.kind).has_own_dtype || !needs_tensor_cores(kernel) || is_16_bit, {"attention.kernel"},
-      fmt::format("{} with a 32-bit precision.compute is not in this version: tensor-core attention takes bf16 or "
-                  "fp16; use {} (on a GPU also precision.compute = \"bf16\")",
+      traits_of(settings.job.kind).has_own_dtype || !needs_tensor_cores(kernel) || is_16_bit ||
+          kernel == AttentionKernel::mma,
+      {"attention.kernel"},
+      fmt::format("{} with a 32-bit precision.compute is not in this version: of attention on tensor cores only "
+                  "\"mma\" takes it; use {} (on a GPU also precision.compute = \"bf16\")",
                   value_text(*find_key("attention.kernel"), settings), without_tensor_cores(kernel)),
       "");
 }

@@ -149,8 +149,8 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
     throw Failure(
         Exit::usage,
         fmt::format("attention.kernel = \"{}\": {} has no such kernel for {} and heads of width {}. The mma kernels "
-                    "take bf16 and fp16 and widths that are multiples of 8 up to 256; the wgmma kernels need a build "
-                    "for sm_90a and one of their widths. Set {}",
+                    "take widths that are multiples of 8 up to 256; the wgmma kernels need a build for sm_90a, bf16 "
+                    "or fp16 and one of their widths. Set {}",
                     kernels::name_of(choice.backward), machine.build, name_of(dtype), D,
                     config::without_tensor_cores(kernel)));
   }
@@ -178,6 +178,11 @@ std::string describe(const kernels::AttentionChoice& choice) {
   }
   if (choice.forward == choice.backward) return fmt::format("flash2 ({})", forward);
   return fmt::format("flash2 (forward {}, backward {})", forward, kernels::name_of(choice.backward));
+}
+
+std::string products_text(const kernels::AttentionChoice& choice, Dtype dtype, kernels::GemmMath math) {
+  if (dtype != Dtype::fp32 || !choice.has_tensor_engine()) return "";
+  return math == kernels::GemmMath::tf32 ? ", fp32 by 1 TF32 product" : ", fp32 by 3 TF32 products";
 }
 
 kernels::GemmSelection selection_of(const config::Train& train) {

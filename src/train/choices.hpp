@@ -48,6 +48,9 @@ kernels::GemmMath math_of(config::Precision precision);
 kernels::GemmSelection selection_of(const config::Train& train);
 std::string describe(const kernels::AttentionChoice& choice);  // "flash2 (forward wgmma, backward mma)"
 
+/// How the choice multiplies fp32 on tensor cores, to follow describe(): ", fp32 by 3 TF32 products"; else "".
+std::string products_text(const kernels::AttentionChoice& choice, Dtype dtype, kernels::GemmMath math);
+
 /// The version of the forward pass of flash1 and flash2 as tables name it: "3 steps", "portable", "wgmma".
 std::string forward_text(const kernels::AttentionChoice& choice);
 

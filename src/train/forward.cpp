@@ -59,10 +59,10 @@ std::string describe(const ForwardPlan& plan) {
   return fmt::format(
       "forward    passes alone: no gradients, no optimizer, nothing kept for backward\n"
       "model      {} parameters: vocabulary {}, context {}, d_model {}, layers {}, heads {} x {}, d_ff {}\n"
-      "batch      {} x {} tokens on {}, at most {} at a time\nattention  {}\n{}",
+      "batch      {} x {} tokens on {}, at most {} at a time\nattention  {}{}\n{}",
       plan.table.parameter_count(), s.V, s.T, s.C, s.L, s.H, s.D(), s.F, counted(b.global_sequences, "sequence"), s.T,
       counted(b.ranks, "rank"), counted(b.micro_sequences, "sequence"), describe(plan.options.attention),
-      plan.layout.table());
+      products_text(plan.options.attention, plan.options.dtype, plan.options.math), plan.layout.table());
 }
 
 namespace {

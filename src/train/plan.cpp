@@ -267,7 +267,8 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
       P, s.V, s.T, s.C, s.L, s.H, s.D(), s.F, counted(b.global_sequences, "sequence"), s.T, counted(b.ranks, "rank"),
       counted(b.micro_steps, "micro-step"), counted(b.micro_sequences, "sequence"),
       std::int64_t{b.ranks} * b.micro_steps * b.micro_sequences == b.global_sequences ? "" : " at most (uneven)");
-  text += fmt::format("attention  {}, {}\n", describe(plan.options.attention),
+  text += fmt::format("attention  {}{}, {}\n", describe(plan.options.attention),
+                      products_text(plan.options.attention, plan.options.dtype, plan.options.math),
                       plan.options.attention.deterministic ? "sums in a fixed order" : "sums of backward in any order");
   text += plan.layout.table();
   const double step = step_flop(plan);

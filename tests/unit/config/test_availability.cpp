@@ -37,7 +37,7 @@ TEST(Availability, all_refusals_of_a_build_come_at_once) {
 }
 
 TEST(Availability, whoever_follows_the_advice_on_attention_gets_on) {
-  for (const auto& [asked, advised] : {std::pair{"attention.kernel=mma", "attention.kernel=auto"},
+  for (const auto& [asked, advised] : {std::pair{"attention.kernel=wgmma", "attention.kernel=auto"},
                                        {"attention.kernel=flash1/5", "attention.kernel=flash1/4"}}) {
     const std::string_view bf16 = "precision.compute = 'bf16'";
     EXPECT_THAT(deck_refusal("train.steps = 1", {asked}), HasSubstr("attention.kernel = "));  // fp32

@@ -158,8 +158,8 @@ const Case kCases[] = {
     {"offloaded_parameters_that_are_not_sharded", "parallel = {offload = 'parameters', shard = 'gradients'}\n",
      "deck.toml:1:23  parallel.offload  \"parameters\" streams the units that parallel.shard = \"parameters\" gathers, "
      "on one rank, too  legal: parallel.shard = \"parameters\" beside it, or parallel.offload = \"optimizer\""},
-    {"missing_engine_fp32", "attention.kernel = 'mma'\n",
-     "deck.toml:1:20  attention.kernel  \"mma\" with a 32-bit precision.compute is not in this version"},
+    {"missing_engine_fp32", "attention.kernel = 'wgmma'\n",
+     "deck.toml:1:20  attention.kernel  \"wgmma\" with a 32-bit precision.compute is not in this version"},
     {"slots_of_what_is_not_offloaded", "parallel.offload_slots = 5\n",
      "deck.toml:1:26  parallel.offload_slots  would be ignored: parallel.offload is \"none\""},
     {"two_rates_between_hosts", "plan = {network = 'ndr', node_link_gbyte_per_s = 20}\n",
@@ -170,9 +170,8 @@ const Case kCases[] = {
      "deck.toml:2:52  parallel.offload_slots  would have no effect: in a graph, an update's copies end with it  "
      "legal: parallel.offload_slots = 3, or train.graph = false"},
     {"missing_tensor_cores_in_fp32", "attention.kernel = 'flash1/5'\n",
-     "deck.toml:1:20  attention.kernel  \"flash1/5\" with a 32-bit precision.compute is not in this version: "
-     "tensor-core "
-     "attention takes bf16 or fp16; use attention.kernel = \"flash1/4\""},
+     "deck.toml:1:20  attention.kernel  \"flash1/5\" with a 32-bit precision.compute is not in this version: of "
+     "attention on tensor cores only \"mma\" takes it; use attention.kernel = \"flash1/4\""},
     {"no_master_in_fp16", "precision.compute = 'fp16'\nprecision.master = 'none'\n",
      "deck.toml:2:20  precision.master  \"none\" is not for precision.compute = \"fp16\""},
     {"recomputation_of_nothing", "train.recompute = 'all_but_attention'\n",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -17,6 +18,8 @@
 #include "support/random.hpp"
 #ifdef TESSERA_VENDOR_CUDA
   #include "kernels/attention/flash2/ampere/backward.hpp"
+  #include "kernels/attention/flash2/ampere/float_backward.hpp"
+  #include "kernels/attention/flash2/ampere/float_forward.hpp"
   #include "kernels/attention/flash2/ampere/forward.hpp"
   #include "kernels/attention/flash2/hopper/backward.hpp"
   #include "kernels/attention/flash2/hopper/forward.hpp"
@@ -48,6 +51,7 @@ struct Backward {
 //   runs_here()                 whether this device can run it
 //   forward(Forward)            and, where it has one,
 //   backward(Forward, Backward)
+//   product_error(D)            of float: error of q.k, relative to |q| |k|; 0 if absent
 // and a row in AllPaths.
 
 #ifdef TESSERA_VENDOR_CUDA
@@ -66,18 +70,24 @@ struct Hopper {
   }
 };
 
-/// With a workspace that is `missing` bytes too short and begins `offset` bytes after an aligned address.
-template <class Kernel, class S>
+/// With `more` fields after the workspace, which is `missing` bytes too short and begins `offset` bytes after an
+/// aligned address.
+template <class Kernel, class S, class... More>
 void run_backward(const Forward<S>& f, const Backward<S>& b, DqOrder order, std::int64_t missing = 0,
-                  std::int64_t offset = 0) {
-  const auto bytes =
-      Kernel::workspace_bytes(f.q.extent_int(0), f.q.extent_int(1), f.q.extent_int(2), f.q.extent_int(3));
+                  std::int64_t offset = 0, More... more) {
+  const int B = f.q.extent_int(0), H = f.q.extent_int(1), Tq = f.q.extent_int(2);
+  std::int64_t bytes;
+  if constexpr (std::is_same_v<S, float>) {
+    bytes = Kernel::workspace_bytes(B, H, Tq);
+  } else {
+    bytes = Kernel::workspace_bytes(B, H, Tq, f.q.extent_int(3));
+  }
   const auto workspace =
       Buffer<float>::unwritten((bytes + offset) / sizeof(float));  // NaN wherever the kernel forgets to clear
-  Kernel{.task = {f.q, f.k, f.v, f.out, f.lse, b.d_out, b.d_q, b.d_k, b.d_v, f.scale, f.causal},
-         .order = order,
-         .workspace = kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()) + offset,
-                                                         bytes - missing)}
+  Kernel{{f.q, f.k, f.v, f.out, f.lse, b.d_out, b.d_q, b.d_k, b.d_v, f.scale, f.causal},
+         order,
+         kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()) + offset, bytes - missing),
+         more...}
       .launch(instance());
   instance().fence();  // the workspace is freed next
 }
@@ -112,8 +122,28 @@ struct Ampere {
   }
 };
 
+/// float by TF32 products: one moves each factor by up to 1.28 * 2^-11; of three, rest*rest and the last bit of each
+/// rest are lost, 3 * 2^-22. Tensor cores truncate the sum of every 8 products to a float.
+template <int kProducts, DqOrder kOrder>
+struct AmpereFloat : Ampere<bfloat16, kOrder> {
+  using Scalar = float;
+  static constexpr const char* kName = kProducts == 1             ? "ampere_one_tf32_product"
+                                       : kOrder == DqOrder::fixed ? "ampere"
+                                                                  : "ampere_any_order";
+  static double product_error(int D) {
+    return (kProducts == 1 ? 1.28 * std::pow(2.0, -10) : 6 * kEpsilon<float>)+(D / 8) * kEpsilon<float>;
+  }
+  static void forward(const Forward<float>& f) {
+    kernels::AmpereFloatForward{{f.q, f.k, f.v, f.out, f.lse, f.scale, f.causal}, kProducts}.launch(instance());
+  }
+  static void backward(const Forward<float>& f, const Backward<float>& b) {
+    run_backward<kernels::AmpereFloatBackward>(f, b, kOrder, 0, 0, kProducts);
+  }
+};
+
 using AllPaths =
-    ::testing::Types<Ampere<bfloat16, DqOrder::fixed>, Ampere<float16, DqOrder::fixed>, Ampere<bfloat16, DqOrder::any>,
+    ::testing::Types<AmpereFloat<3, DqOrder::fixed>, AmpereFloat<1, DqOrder::fixed>, AmpereFloat<3, DqOrder::any>,
+                     Ampere<bfloat16, DqOrder::fixed>, Ampere<float16, DqOrder::fixed>, Ampere<bfloat16, DqOrder::any>,
                      Ampere<float16, DqOrder::any>, Hopper<bfloat16>, Hopper<float16>,
                      HopperBothWays<bfloat16, DqOrder::fixed>, HopperBothWays<float16, DqOrder::fixed>,
                      HopperBothWays<bfloat16, DqOrder::any>, HopperBothWays<float16, DqOrder::any>>;
@@ -214,13 +244,35 @@ struct AttentionTuned : ::testing::Test {
   void SetUp() override {
     if (!Path::runs_here()) GTEST_SKIP() << "this device or build cannot run the path " << Path::kName;
   }
+  /// What products in TF32 add: an error of a score, bounded by the largest |q| |k|, is a relative one of its weight;
+  /// that of the product with the weights comes to it.
+  static double of_products(const Inputs<Scalar>& in, int D) {
+    if constexpr (requires { Path::product_error(D); }) {
+      return Path::product_error(D) * (1 + largest_row(in.q, D) * largest_row(in.k, D) / std::sqrt(D));
+    }
+    return 0;
+  }
+  static double largest_row(const std::vector<double>& rows, int D) {
+    double largest = 0;
+    for (auto row = rows.begin(); row != rows.end(); row += D) {
+      largest = std::max(largest, std::inner_product(row, row + D, row, 0.0));
+    }
+    return std::sqrt(largest);
+  }
   /// An output is an average of v, |v| <= 1: rounding the weights to Scalar changes it by at most half an epsilon, its
   /// own rounding by another half, sums in float by a few epsilons of float.
-  static Closeness of_out() { return {.absolute = kEpsilon<Scalar> + 8 * kEpsilon<float>}; }
+  static Closeness of_out(const Inputs<Scalar>& in, int D) {
+    return {.absolute = kEpsilon<Scalar> + 8 * kEpsilon<float> + of_products(in, D)};
+  }
   /// Sums of up to 256 products and of exponentials in float, of terms no larger than the largest lse.
-  static Closeness of_lse() { return {.of_max = 32 * kEpsilon<float>, .absolute = 32 * kEpsilon<float>}; }
+  static Closeness of_lse(const Inputs<Scalar>& in, int D) {
+    return {.of_max = 32 * kEpsilon<float>, .absolute = 32 * kEpsilon<float> + of_products(in, D)};
+  }
   /// Weights and score gradients are rounded to Scalar before the last product; their errors average out over a row.
-  static Closeness of_gradient() { return {.of_max = 2 * kEpsilon<Scalar>, .absolute = kEpsilon<Scalar>}; }
+  static Closeness of_gradient(const Inputs<Scalar>& in, int D) {
+    const double more = of_products(in, D);
+    return {.of_max = 2 * kEpsilon<Scalar> + more, .absolute = kEpsilon<Scalar> + more};
+  }
 };
 TYPED_TEST_SUITE(AttentionTuned, AllPaths, PathNames);
 
@@ -235,13 +287,13 @@ TYPED_TEST(AttentionTuned, matches_reference_for_every_width_ragged_shapes_and_b
         return std::vector<std::size_t>{std::size_t(s.B), std::size_t(s.H), std::size_t(T), std::size_t(D)};
       };
       const auto expected = reference::attention_forward(s.plain(D), in.q, in.k, in.v);
-      EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, this->of_out(), shape(s.Tq)));
-      EXPECT_TRUE(all_close<float>(got.lse.values(), expected.lse, this->of_lse()));
+      EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, this->of_out(in, D), shape(s.Tq)));
+      EXPECT_TRUE(all_close<float>(got.lse.values(), expected.lse, this->of_lse(in, D)));
       if constexpr (Outcome<TypeParam>::kHasBackward) {
         const auto gradients = reference::attention_backward(s.plain(D), in.q, in.k, in.v, in.d_out);
-        EXPECT_TRUE(all_close<Scalar>(got.d_q.values(), gradients.d_q, this->of_gradient(), shape(s.Tq)));
-        EXPECT_TRUE(all_close<Scalar>(got.d_k.values(), gradients.d_k, this->of_gradient(), shape(s.Tk)));
-        EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, this->of_gradient(), shape(s.Tk)));
+        EXPECT_TRUE(all_close<Scalar>(got.d_q.values(), gradients.d_q, this->of_gradient(in, D), shape(s.Tq)));
+        EXPECT_TRUE(all_close<Scalar>(got.d_k.values(), gradients.d_k, this->of_gradient(in, D), shape(s.Tk)));
+        EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, this->of_gradient(in, D), shape(s.Tk)));
       }
     }
   }
@@ -275,11 +327,11 @@ TYPED_TEST(AttentionTuned, a_head_does_not_depend_on_how_many_there_are) {
             << "head " << head << " D " << D << " " << one;
       }
     };
-    every_head_is_close(got.out, expected.out, this->of_out());
+    every_head_is_close(got.out, expected.out, this->of_out(in, D));
     if constexpr (Outcome<TypeParam>::kHasBackward) {
-      every_head_is_close(got.d_q, expected.d_q, this->of_gradient());
-      every_head_is_close(got.d_k, expected.d_k, this->of_gradient());
-      every_head_is_close(got.d_v, expected.d_v, this->of_gradient());
+      every_head_is_close(got.d_q, expected.d_q, this->of_gradient(in, D));
+      every_head_is_close(got.d_k, expected.d_k, this->of_gradient(in, D));
+      every_head_is_close(got.d_v, expected.d_v, this->of_gradient(in, D));
     }
   }
 }
@@ -337,7 +389,8 @@ TYPED_TEST(AttentionTuned, large_scores_neither_overflow_nor_become_nan) {
         const double largest = std::max(*std::max_element(lse.begin(), lse.end()), 1.0);
         EXPECT_TRUE(all_close<Scalar>(
             got.d_v.values(), expected.d_v,
-            {.of_max = 2 * kEpsilon<Scalar> + 8 * kEpsilon<float> * largest, .absolute = kEpsilon<Scalar>}));
+            {.of_max = 2 * kEpsilon<Scalar> + 8 * kEpsilon<float> * largest + this->of_products(in, D),
+             .absolute = kEpsilon<Scalar>}));
       }
     }
   }
@@ -353,13 +406,13 @@ TYPED_TEST(AttentionTuned, matches_reference_when_scores_keep_growing_along_the_
       for (std::size_t i = 0; i < in.k.size(); ++i) in.k[i] *= 1 << i / D % s.Tk / 128;
       const Outcome<TypeParam> got(s, D, in);
       const auto expected = reference::attention_forward(s.plain(D), in.q, in.k, in.v);
-      EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, this->of_out())) << D;
-      EXPECT_TRUE(all_close<float>(got.lse.values(), expected.lse, this->of_lse())) << D;
+      EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, this->of_out(in, D))) << D;
+      EXPECT_TRUE(all_close<float>(got.lse.values(), expected.lse, this->of_lse(in, D))) << D;
       if constexpr (Outcome<TypeParam>::kHasBackward) {
         const auto gradients = reference::attention_backward(s.plain(D), in.q, in.k, in.v, in.d_out);
-        EXPECT_TRUE(all_close<Scalar>(got.d_q.values(), gradients.d_q, this->of_gradient())) << D;
-        EXPECT_TRUE(all_close<Scalar>(got.d_k.values(), gradients.d_k, this->of_gradient())) << D;
-        EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, this->of_gradient())) << D;
+        EXPECT_TRUE(all_close<Scalar>(got.d_q.values(), gradients.d_q, this->of_gradient(in, D))) << D;
+        EXPECT_TRUE(all_close<Scalar>(got.d_k.values(), gradients.d_k, this->of_gradient(in, D))) << D;
+        EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, this->of_gradient(in, D))) << D;
       }
     }
   }
@@ -454,27 +507,64 @@ TYPED_TEST(AttentionTuned, launches_under_its_name_on_the_callers_instance) {
 }
 
 #ifdef TESSERA_VENDOR_CUDA
-TEST(AttentionTunedWorkspace, is_refused_where_it_is_too_small_or_misplaced) {
+/// On zeros, with `more` fields after the workspace.
+template <class Kernel, class S, class... More>
+void is_particular_about_its_workspace(More... more) {
   constexpr int T = 70, D = 64;
-  const auto in = Buffer<bfloat16>::zeros(T * D), out = Buffer<bfloat16>::unwritten(T * D);
+  const auto in = Buffer<S>::zeros(T * D), out = Buffer<S>::unwritten(T * D);
   const auto lse = Buffer<float>::zeros(T);
-  const auto heads = [&](const Buffer<bfloat16>& b) { return kernels::heads_of_rows<Device>(b.data(), 1, 1, T, D); };
-  const Forward<bfloat16> forward{.q = heads(in),
-                                  .k = heads(in),
-                                  .v = heads(in),
-                                  .out = heads(in),
-                                  .lse = lse.head_rows(1, 1, T),
-                                  .scale = 0.125f,
-                                  .causal = false};
-  const Backward<bfloat16> backward{.d_out = heads(in), .d_q = heads(out), .d_k = heads(out), .d_v = heads(out)};
-  const auto is_particular = [&]<class Kernel>() {
-    EXPECT_NO_THROW(run_backward<Kernel>(forward, backward, DqOrder::fixed));
-    EXPECT_THROW(run_backward<Kernel>(forward, backward, DqOrder::fixed, 1), std::invalid_argument);
-    EXPECT_THROW(run_backward<Kernel>(forward, backward, DqOrder::fixed, 0, 8), std::invalid_argument);
+  const auto heads = [&](const Buffer<S>& b) { return kernels::heads_of_rows<Device>(b.data(), 1, 1, T, D); };
+  const Forward<S> forward{.q = heads(in),
+                           .k = heads(in),
+                           .v = heads(in),
+                           .out = heads(in),
+                           .lse = lse.head_rows(1, 1, T),
+                           .scale = 0.125f,
+                           .causal = false};
+  const Backward<S> backward{.d_out = heads(in), .d_q = heads(out), .d_k = heads(out), .d_v = heads(out)};
+  const auto run = [&](std::int64_t missing, std::int64_t offset) {
+    run_backward<Kernel>(forward, backward, DqOrder::fixed, missing, offset, more...);
   };
-  is_particular.template operator()<kernels::AmpereBackward<bfloat16>>();
+  EXPECT_NO_THROW(run(0, 0));
+  EXPECT_THROW(run(1, 0), std::invalid_argument);
+  EXPECT_THROW(run(0, 8), std::invalid_argument);
+}
+
+TEST(AttentionTunedWorkspace, is_refused_where_it_is_too_small_or_misplaced) {
+  is_particular_about_its_workspace<kernels::AmpereBackward<bfloat16>, bfloat16>();
+  is_particular_about_its_workspace<kernels::AmpereFloatBackward, float>(3);
   if (kernels::HopperBackward<bfloat16>::runs_on(instance()))
-    is_particular.template operator()<kernels::HopperBackward<bfloat16>>();
+    is_particular_about_its_workspace<kernels::HopperBackward<bfloat16>, bfloat16>();
+}
+
+TEST(AttentionTunedFloat, takes_one_or_three_products_and_widths_that_are_multiples_of_8) {
+  const auto buffer = Buffer<float>::zeros(16 * 64), lse = Buffer<float>::zeros(16);
+  const auto forward = [&](int D, int products) {
+    const auto heads = buffer.heads(1, 1, 16, D);
+    kernels::AmpereFloatForward{{heads, heads, heads, heads, lse.head_rows(1, 1, 16), 1.0f, false}, products}.launch(
+        instance());
+    instance().fence();
+  };
+  EXPECT_NO_THROW(forward(64, 1));
+  EXPECT_NO_THROW(forward(64, 3));
+  EXPECT_THROW(forward(64, 2), std::invalid_argument);
+  EXPECT_THROW(forward(60, 3), std::invalid_argument);
+}
+
+TEST(AttentionTunedFloat, one_product_is_coarser_than_three) {
+  const Shape s{1, 2, 200, 200, true};
+  constexpr int D = 64;
+  const Inputs<float> in(s, D);
+  const auto expected = reference::attention_forward(s.plain(D), in.q, in.k, in.v).out;
+  const auto error = [&](const std::vector<double>& values) {
+    double largest = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) largest = std::max(largest, std::abs(values[i] - expected[i]));
+    return largest;
+  };
+  const double three = error(Outcome<AmpereFloat<3, DqOrder::fixed>>(s, D, in).out.values()),
+               one = error(Outcome<AmpereFloat<1, DqOrder::fixed>>(s, D, in).out.values());
+  EXPECT_LT(three, 16 * kEpsilon<float>);
+  EXPECT_GT(one, 256 * kEpsilon<float>);  // so that one product is what ran
 }
 #endif
 

@@ -31,8 +31,8 @@ TEST(Target, has_the_engines_whose_instructions_and_scratch_it_has) {
     for (const kernels::Target& target : {kHostTarget, ampere, small, hopper}) {
       EXPECT_TRUE(has_forward(Engine::portable, dtype, 13, target) &&
                   has_backward(Engine::portable, dtype, 13, target));
-      EXPECT_EQ(has_forward(Engine::mma, dtype, 64, target), is_16_bit && !target.is_host);
-      EXPECT_EQ(has_backward(Engine::mma, dtype, 64, target), is_16_bit && !target.is_host);
+      EXPECT_EQ(has_forward(Engine::mma, dtype, 64, target), dtype != Dtype::fp64 && !target.is_host);
+      EXPECT_EQ(has_backward(Engine::mma, dtype, 64, target), dtype != Dtype::fp64 && !target.is_host);
       EXPECT_EQ(has_forward(Engine::wgmma, dtype, 64, target), is_16_bit && target.has_wgmma);
       EXPECT_EQ(has_backward(Engine::wgmma, dtype, 64, target), is_16_bit && target.has_wgmma);
     }
@@ -44,14 +44,18 @@ TEST(Target, has_the_engines_whose_instructions_and_scratch_it_has) {
     EXPECT_EQ(has_backward(Engine::mma, Dtype::bf16, D, ampere), is_whole) << D;
     EXPECT_EQ(has_backward(Engine::mma, Dtype::bf16, D, hopper), is_whole) << D;
     EXPECT_EQ(has_backward(Engine::mma, Dtype::bf16, D, small), is_whole && D <= 96) << D;
+    EXPECT_EQ(has_forward(Engine::mma, Dtype::fp32, D, small), is_whole) << D;
+    EXPECT_EQ(has_backward(Engine::mma, Dtype::fp32, D, ampere), is_whole) << D;
+    EXPECT_EQ(has_backward(Engine::mma, Dtype::fp32, D, hopper), is_whole) << D;
+    EXPECT_EQ(has_backward(Engine::mma, Dtype::fp32, D, small), is_whole && D <= 160) << D;
     EXPECT_EQ(has_forward(Engine::wgmma, Dtype::bf16, D, hopper), is_one_of({16, 32, 64, 80, 96, 128, 160, 192, 256}));
     EXPECT_EQ(has_backward(Engine::wgmma, Dtype::bf16, D, hopper), is_one_of({32, 64, 80, 96, 128, 256}));
   }
 }
 
 TEST(Target, takes_the_fastest_engine_that_it_has_in_each_direction) {
-  const auto fastest = [](int D, const kernels::Target& target) {
-    const kernels::AttentionChoice choice = kernels::fastest_attention(Dtype::bf16, D, true, target);
+  const auto fastest = [](int D, const kernels::Target& target, Dtype dtype = Dtype::bf16) {
+    const kernels::AttentionChoice choice = kernels::fastest_attention(dtype, D, true, target);
     return std::pair(choice.forward, choice.backward);
   };
   EXPECT_EQ(fastest(64, kHostTarget), std::pair(Engine::portable, Engine::portable));
@@ -59,6 +63,11 @@ TEST(Target, takes_the_fastest_engine_that_it_has_in_each_direction) {
   EXPECT_EQ(fastest(64, gpu_target("90a")), std::pair(Engine::wgmma, Engine::wgmma));
   EXPECT_EQ(fastest(160, gpu_target("90a")), std::pair(Engine::wgmma, Engine::mma));
   EXPECT_EQ(fastest(192, gpu_target("89")), std::pair(Engine::mma, Engine::portable));
+  for (const char* capability : {"80", "90a"}) {
+    EXPECT_EQ(fastest(64, gpu_target(capability), Dtype::fp32), std::pair(Engine::mma, Engine::mma));
+  }
+  EXPECT_EQ(fastest(192, gpu_target("89"), Dtype::fp32), std::pair(Engine::mma, Engine::portable));
+  EXPECT_EQ(fastest(64, kHostTarget, Dtype::fp32), std::pair(Engine::portable, Engine::portable));
 }
 
 TEST(Target, takes_the_portable_kernel_where_no_tensor_core_serves_dtype_and_width) {
@@ -67,7 +76,7 @@ TEST(Target, takes_the_portable_kernel_where_no_tensor_core_serves_dtype_and_wid
       for (int D = 1; D <= 256; ++D) {
         const kernels::AttentionChoice choice = kernels::fastest_attention(dtype, D, true, target);
         EXPECT_EQ(choice.steps, kernels::kNoLadder);
-        if (dtype != Dtype::bf16 || D % 8 != 0) {
+        if (dtype == Dtype::fp64 || D % 8 != 0) {
           EXPECT_EQ(choice.forward, Engine::portable) << D;
           EXPECT_EQ(choice.backward, Engine::portable) << D;
         }
@@ -77,10 +86,10 @@ TEST(Target, takes_the_portable_kernel_where_no_tensor_core_serves_dtype_and_wid
   }
 }
 
-std::int64_t workspace(Engine backward, int D) {
+std::int64_t workspace(Engine backward, int D, Dtype dtype = Dtype::bf16) {
   kernels::AttentionChoice choice;
   choice.backward = backward;
-  return kernels::attention_workspace_bytes(choice, 2, 3, 200, D);
+  return kernels::attention_workspace_bytes(choice, dtype, 2, 3, 200, D);
 }
 
 TEST(Target, workspaces_of_attention_are_those_of_the_contracts_in_every_build) {
@@ -88,6 +97,7 @@ TEST(Target, workspaces_of_attention_are_those_of_the_contracts_in_every_build) 
   // mma: d_q of the next compiled width, lse and delta, four turns per 128 rows; 6 heads of 256 rows
   EXPECT_EQ(workspace(Engine::mma, 64), 6 * 256 * (64 + 2) * 4 + 6 * 2 * 4 * 4);
   EXPECT_EQ(workspace(Engine::mma, 72), 6 * 256 * (80 + 2) * 4 + 6 * 2 * 4 * 4);
+  EXPECT_EQ(workspace(Engine::mma, 72, Dtype::fp32), 6 * 256 * 2 * 4 + 6 * 2 * 4 * 4) << "d_q itself holds its sums";
   // wgmma: the same and two tickets per tile of 128 (from D = 80 on: 64) rows, each part a multiple of 128 bytes
   EXPECT_EQ(workspace(Engine::wgmma, 64), 6 * 256 * (64 + 2) * 4 + 128 + 128);
   EXPECT_EQ(workspace(Engine::wgmma, 128), 6 * 256 * (128 + 2) * 4 + 2 * 128 + 128);

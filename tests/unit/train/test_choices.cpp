@@ -56,9 +56,10 @@ TEST(ChooseAttention, takes_the_fastest_of_this_build_where_the_deck_leaves_it_o
 
 TEST(ChooseAttention, is_the_portable_kernel_where_there_are_no_tensor_cores_for_it) {
   for (const Machine& gpu : {kA100, kH100, kH200}) {
-    EXPECT_EQ(chosen({}, Dtype::fp32, gpu), "flash2 (portable)") << gpu.build;
-    EXPECT_EQ(chosen({}, Dtype::fp32, gpu, 256), "flash2 (portable)");
+    EXPECT_EQ(chosen({}, Dtype::fp32, gpu, 13), "flash2 (portable)");
     EXPECT_EQ(chosen({}, Dtype::bf16, gpu, 13), "flash2 (portable)");
+    EXPECT_EQ(chosen({}, Dtype::fp32, gpu), "flash2 (mma)") << gpu.build;
+    EXPECT_EQ(chosen({}, Dtype::fp32, gpu, 256), "flash2 (mma)");
     EXPECT_EQ(chosen({}, Dtype::bf16, gpu), gpu.target.has_wgmma ? "flash2 (wgmma)" : "flash2 (mma)");
   }
   EXPECT_EQ(chosen({}, Dtype::fp32, kCpu), "flash2 (portable)");
@@ -69,13 +70,24 @@ TEST(ChooseAttention, refuses_tensor_cores_that_the_device_does_not_have_and_nam
   for (const AttentionKernel kernel : {AttentionKernel::mma, AttentionKernel::wgmma}) {
     EXPECT_THAT(refusal_of({.kernel = kernel}, Dtype::bf16, kCpu), HasSubstr("a build for CPUs has no such kernel"));
     EXPECT_THAT(refusal_of({.kernel = kernel}, Dtype::bf16, kCpu), HasSubstr("Set attention.kernel = \"auto\""));
-    EXPECT_THAT(refusal_of({.kernel = kernel}, Dtype::fp32, kH200), HasSubstr("has no such kernel for fp32"));
     EXPECT_THAT(refusal_of({.kernel = kernel}, Dtype::bf16, kH200, 13), HasSubstr("heads of width 13"));
   }
+  EXPECT_THAT(refusal_of({.kernel = AttentionKernel::wgmma}, Dtype::fp32, kH200),
+              HasSubstr("has no such kernel for fp32"));
+  EXPECT_EQ(chosen({.kernel = AttentionKernel::mma}, Dtype::fp32, kA100), "flash2 (mma)");
   EXPECT_THAT(refusal_of({.kernel = AttentionKernel::flash1_5}, Dtype::bf16, kCpu),
               HasSubstr("Set attention.kernel = \"flash1/4\""));
   EXPECT_EQ(chosen({.kernel = AttentionKernel::mma}, Dtype::bf16, kH200), "flash2 (mma)");
   EXPECT_EQ(chosen({.kernel = AttentionKernel::wgmma}, Dtype::bf16, kH200), "flash2 (wgmma)");
+}
+
+TEST(ChooseAttention, says_by_how_many_products_tensor_cores_multiply_fp32) {
+  using kernels::GemmMath;
+  const AttentionChoice mma = choose_attention({}, Dtype::fp32, 64, kH200);
+  EXPECT_EQ(products_text(mma, Dtype::fp32, GemmMath::full), ", fp32 by 3 TF32 products");
+  EXPECT_EQ(products_text(mma, Dtype::fp32, GemmMath::tf32), ", fp32 by 1 TF32 product");
+  EXPECT_EQ(products_text(mma, Dtype::bf16, GemmMath::full), "");
+  EXPECT_EQ(products_text(choose_attention({}, Dtype::fp32, 64, kCpu), Dtype::fp32, GemmMath::full), "");
 }
 
 TEST(ChooseAttention, takes_the_steps_and_tiles_of_the_deck) {
@@ -98,7 +110,7 @@ TEST(ChooseAttention, takes_the_steps_and_tiles_of_the_deck) {
 
 TEST(ChooseAttention, names_the_version_of_the_forward_pass_in_tables) {
   EXPECT_EQ(forward_text(choose_attention({.kernel = AttentionKernel::flash2_3}, Dtype::fp32, 64, kH200)), "3 steps");
-  EXPECT_EQ(forward_text(choose_attention({}, Dtype::fp32, 64, kH200)), "portable");
+  EXPECT_EQ(forward_text(choose_attention({}, Dtype::fp32, 64, kH200)), "mma");
   EXPECT_EQ(forward_text(choose_attention({}, Dtype::bf16, 64, kH200)), "wgmma");
   EXPECT_EQ(forward_text(choose_attention({}, Dtype::fp32, 64, kCpu)), "portable");
 }

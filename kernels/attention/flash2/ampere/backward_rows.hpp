@@ -1,22 +1,23 @@
 /// The first kernel of AmpereBackward: it fills what the others share in the workspace (BackwardRows in sizes.hpp).
 #pragma once
 
-#include "kernels/attention/flash2/ampere/backward.hpp"
+#include "kernels/attention/flash2/dq_order.hpp"
+#include "kernels/attention/task.hpp"
 #include "kernels/attention/flash2/ampere/sizes.hpp"
 #include "kernels/attention/flash2/ampere/tile.hpp"
 #include "kernels/core/math.hpp"
 
 namespace tessera::kernels::ampere {
 
-/// Lanes that share a row of `width` elements, 8 each at a time.
+/// Lanes that share a row of `width` elements of 2 bytes, 16 bytes each at a time.
 constexpr int lanes_of_row(int width) {
   int lanes = 2;
   while (lanes * 8 < width) lanes *= 2;
   return lanes;
 }
 
-/// Fills BackwardRows: computes log_sum and delta, and zeroes turns (fixed order) or the sums of d_q (any order).
-/// kRowLanes lanes share a row; a team has kPadding rows.
+/// Fills BackwardRows: computes log_sum and delta, and zeroes turns (fixed order) or the sums of d_q (any order). Of
+/// float, d_q itself holds the sums, and is zeroed. kRowLanes lanes share a row; a team has kPadding rows.
 template <class Scalar, int kRowLanes>
 struct BackwardRowsTeam {
   BackwardTask<Kokkos::Cuda, Scalar> task;
@@ -44,7 +45,9 @@ struct BackwardRowsTeam {
     const int tiles = rows.rows / kTeamRows, head = team.league_rank() / tiles, b = head / H, h = head % H;
     const int thread = threadIdx.y * cuda::kWarpLanes + threadIdx.x, lane = thread % kRowLanes;
     const std::int64_t first = static_cast<std::int64_t>(team.league_rank()) * kTeamRows;  // of all rows of all heads
-    if (order == DqOrder::any) {
+    if (kIsFloat) {
+      if (thread < BackwardRows::kTurns) rows.turns[team.league_rank() * BackwardRows::kTurns + thread] = 0;
+    } else if (order == DqOrder::any) {
       float4* sums = reinterpret_cast<float4*>(rows.d_q + first * rows.width);
       for (int i = thread; i < kTeamRows * rows.width / 4; i += kWarps * cuda::kWarpLanes) sums[i] = float4{0, 0, 0, 0};
     } else if (thread < BackwardRows::kTurns) {
@@ -56,7 +59,8 @@ struct BackwardRowsTeam {
       if (query < Tq) {
         const auto* out = row_of(task.out, b, h, query);
         const auto* d_out = row_of(task.d_out, b, h, query);
-        for (int d = lane * 8; d < D; d += kRowLanes * 8) {
+        for (int d = lane * kPacket; d < D; d += kRowLanes * kPacket) {
+          if constexpr (kIsFloat) *reinterpret_cast<float4*>(row_of(task.d_q, b, h, query) + d) = float4{0, 0, 0, 0};
           const uint4 x = *reinterpret_cast<const uint4*>(out + d), y = *reinterpret_cast<const uint4*>(d_out + d);
           sum += dot(x.x, y.x) + dot(x.y, y.y) + dot(x.z, y.z) + dot(x.w, y.w);
         }
@@ -72,9 +76,16 @@ struct BackwardRowsTeam {
     }
   }
 
+  static constexpr bool kIsFloat = std::is_same_v<Scalar, float>;
+  static constexpr int kPacket = 16 / sizeof(Scalar);
+
   static TESSERA_DEVICE float dot(std::uint32_t x, std::uint32_t y) {
-    const float2 a = cuda::unpack<Scalar>(x), b = cuda::unpack<Scalar>(y);
-    return a.x * b.x + a.y * b.y;
+    if constexpr (kIsFloat) {
+      return __uint_as_float(x) * __uint_as_float(y);
+    } else {
+      const float2 a = cuda::unpack<Scalar>(x), b = cuda::unpack<Scalar>(y);
+      return a.x * b.x + a.y * b.y;
+    }
   }
 };
 

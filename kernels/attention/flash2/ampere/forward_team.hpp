@@ -1,21 +1,14 @@
 /// The body of AmpereForward for one width of rows: what a team does, and the sizes of its tiles.
 #pragma once
 
-#include "kernels/attention/flash2/ampere/forward.hpp"
+#include "kernels/attention/flash2/ampere/forward_products.hpp"
 #include "kernels/attention/flash2/ampere/tile.hpp"
+#include "kernels/attention/task.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/large_scratch.hpp"
 
 namespace tessera::kernels::ampere {
-
-/// How the work of a width is cut: rows of q of a warp (in 16s), warps, keys of a tile, tiles in the ring, teams that
-/// share a multiprocessor.
-template <int kRowTiles_, int kWarps_, int kKeyTile_, int kStages_, int kTeams_, int kHeld_ = 0>
-struct ForwardCut {
-  static constexpr int kRowTiles = kRowTiles_, kWarps = kWarps_, kKeyTile = kKeyTile_, kStages = kStages_,
-                       kTeams = kTeams_, kHeld = kHeld_;
-};
 
 /// The cuts that measured best on an H200 (B*T = 16,384, T = 4096).
 template <int kWidth>
@@ -39,8 +32,10 @@ struct ForwardCutOf<192> : ForwardCut<1, 4, 96, 1, 2> {};
 template <>
 struct ForwardCutOf<256> : ForwardCut<1, 4, 64, 1, 2, 4> {};
 
-template <class Scalar, int kWidth, class Cut>
+template <class Products, int kWidth, class Cut>
 struct ForwardTeam {
+  using Scalar = typename Products::Scalar;
+
   ForwardTask<Kokkos::Cuda, Scalar> task;
   int heads_of_group;  // heads processed together, so that their keys and values share the L2 cache
 
@@ -48,7 +43,7 @@ struct ForwardTeam {
   static constexpr int kWarpRows = Cut::kRowTiles * 16;
   static constexpr int kQueryTile = Cut::kWarps * kWarpRows;
   static constexpr int kKeyTile = Cut::kKeyTile, kStages = Cut::kStages;
-  using Layout = TileLayout<kWidth>;
+  using Layout = typename Products::Layout;
   static constexpr int kTileBytes = Layout::bytes(kKeyTile);
   static constexpr int kScratchBytes = Layout::bytes(kQueryTile) + 2 * kStages * kTileBytes;
 
@@ -59,10 +54,11 @@ struct ForwardTeam {
     const int heads = task.q.extent_int(0) * task.q.extent_int(1);
     const int tiles = ceil_div(task.q.extent_int(2), kQueryTile);
     cuda::enable_large_scratch<ForwardTeam, Policy>();
-    Kokkos::parallel_for("tessera::attention::flash2::ampere_forward",
-                         Policy(exec, heads * tiles, Cut::kWarps, cuda::kWarpLanes)
-                             .set_scratch_size(0, Kokkos::PerTeam(cuda::aligned_scratch_bytes(kScratchBytes, 128))),
-                         ForwardTeam{task, heads_in_cache(task.k.extent(2), task.k.extent(3), heads)});
+    Kokkos::parallel_for(
+        "tessera::attention::flash2::ampere_forward",
+        Policy(exec, heads * tiles, Cut::kWarps, cuda::kWarpLanes)
+            .set_scratch_size(0, Kokkos::PerTeam(cuda::aligned_scratch_bytes(kScratchBytes, 128))),
+        ForwardTeam{task, heads_in_cache(task.k.extent(2), task.k.extent(3) * (sizeof(Scalar) / 2), heads)});
   }
 
   KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
@@ -72,8 +68,10 @@ struct ForwardTeam {
   static constexpr float kUnset = -1e30f;   // the bound before any key was seen: finite, so that -inf - bound = -inf
   static constexpr float kHeadroom = 8.0f;  // a score may exceed the bound by this, in powers of two
 
-  using Scores = Sums<Cut::kRowTiles, kKeyTile>;
-  using Output = Sums<Cut::kRowTiles, kWidth>;
+  using Scores = typename Products::Scores;
+  using Output = typename Products::Output;
+  using Weights = typename Products::Weights;
+  using Held = typename Products::Held;
   using Rows = float[Cut::kRowTiles][2];  // one number for each row of a lane
 
   TESSERA_DEVICE void run(const Member& team) const {
@@ -110,7 +108,7 @@ struct ForwardTeam {
     for (int m = 0; m < Cut::kRowTiles; ++m) bound[m][0] = bound[m][1] = kUnset, sum[m][0] = sum[m][1] = 0;
     const float factor = task.scale * kLog2e;  // exponentials are powers of two
     const auto q_read = Layout::Reader::as_rows(q_tile + Layout::bytes(warp * kWarpRows), lane);
-    const auto k_read = Layout::Reader::as_columns(k_ring, lane), v_read = Layout::Reader::as_rows(v_ring, lane);
+    const auto k_read = Layout::Reader::as_columns(k_ring, lane), v_read = Products::values_of(v_ring, lane);
     const auto settle = [&](Scores& scores, int tile) {  // masks the scores and raises their bound
       if ((tile + 1) * kKeyTile > clear_keys) hide(scores, first_row, tile * kKeyTile, beyond, lane);
       raise_bound(scores, factor, bound, sum, output);
@@ -129,11 +127,11 @@ struct ForwardTeam {
         team.team_barrier();  // the keys have arrived; the previous values have been read
         copy_tile(task.v, tile * kKeyTile, v_ring);
         cuda::commit_copies();
-        if (tile == 0) hold(q_read, held);
+        if (tile == 0) Products::hold(q_read, held);
         Scores scores;
         Weights weights;
         if (tile < warp_tiles) {
-          products(held, q_read, k_read, scores, [](int) {});
+          Products::scores(held, q_read, k_read, scores, [](int) {});
           settle(scores, tile);
           weigh(scores, factor, bound, sum, weights, 0, 1);
         }
@@ -141,7 +139,7 @@ struct ForwardTeam {
         team.team_barrier();  // the values have arrived; the keys have been read
         copy_tile(task.k, (tile + 1) * kKeyTile, k_ring);
         cuda::commit_copies();
-        if (tile < warp_tiles) add_values(weights, v_read, output);
+        if (tile < warp_tiles) Products::add_values(weights, v_read, output);
       }
     } else {
       // 2. start the copies of the first keys and values, and compute the first scores
@@ -154,9 +152,9 @@ struct ForwardTeam {
       cuda::wait_for_copies<kStages - 1>();
       team.team_barrier();  // q and the first keys have arrived
       Held held;
-      hold(q_read, held);
+      Products::hold(q_read, held);
       Scores even, odd;
-      if (warp_tiles > 0) products(held, q_read, k_read, even, [](int) {});
+      if (warp_tiles > 0) Products::scores(held, q_read, k_read, even, [](int) {});
 
       // 3. tile by tile: exponentials of the scores, interleaved with the products of the next; then add the weighted
       //    values
@@ -175,12 +173,12 @@ struct ForwardTeam {
         settle(scores, tile);
         Weights weights;
         if (tile + 1 < warp_tiles) {
-          products(held, q_read, k_read.of_tile(slot * kTileBytes), next,
-                   [&](int k) { weigh(scores, factor, bound, sum, weights, k, kWidth / 16); });
+          Products::scores(held, q_read, k_read.of_tile(slot * kTileBytes), next,
+                           [&](int k) { weigh(scores, factor, bound, sum, weights, k, kWidth / 16); });
         } else {
           weigh(scores, factor, bound, sum, weights, 0, 1);
         }
-        add_values(weights, v_read.of_tile(here * kTileBytes), output);
+        Products::add_values(weights, v_read.of_tile(here * kTileBytes), output);
       };
       for (int tile = 0; tile < key_tiles; tile += 2) {
         step(tile, even, odd);
@@ -188,70 +186,25 @@ struct ForwardTeam {
       }
     }
 
-    // 4. normalise; rows are staged in the warp's part of the tile of queries, which only this warp reads
+    // 4. normalise; the warp's part of the tile of queries, which only it reads, may stage its rows
     cuda::wait_for_copies<0>();
     team.team_barrier();  // q has arrived (also where there was no key to wait for) and has been read
-    const SharedAddress staging = q_tile + Layout::bytes(warp * kWarpRows);
     const int quad = lane / 4, pair = lane % 4;
+    Rows inverse;
     TESSERA_UNROLL
     for (int m = 0; m < Cut::kRowTiles; ++m) {
       TESSERA_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const int row = m * 16 + half * 8 + quad, query = first_row + row;
+        const int query = first_row + m * 16 + half * 8 + quad;
         const float total = cuda::quad_sum(sum[m][half]);
-        const float inverse = total == 0 ? 0.0f : 1 / total;  // 0: no key was seen; NaN stays NaN
+        inverse[m][half] = total == 0 ? 0.0f : 1 / total;  // 0: no key was seen; NaN stays NaN
         if (pair == 0 && query < Tq) {
           task.lse(b, h, query) = total == 0 ? -HUGE_VALF : (bound[m][half] + log2f(total)) * kLn2;
         }
-        TESSERA_UNROLL
-        for (int n = 0; n < kWidth / 8; ++n) {
-          cuda::shared_store_word(
-              staging + Layout::offset(row, n) + pair * 4,
-              cuda::pack<Scalar>(output[m][n][2 * half] * inverse, output[m][n][2 * half + 1] * inverse));
-        }
       }
     }
-    __syncwarp();
-    write_rows<Layout, cuda::kWarpLanes>(staging, row_of(task.out, b, h, first_row), task.out.stride(2),
-                                         min(kWarpRows, Tq - first_row), D, lane);
-  }
-
-  using Weights = std::uint32_t[Cut::kRowTiles][kKeyTile / 16][4];  // exponentials as a fragments
-  using Held = std::uint32_t[Cut::kHeld + 1][Cut::kRowTiles][4];    // the first blocks of the warp's rows of q
-
-  static TESSERA_DEVICE void hold(const typename Layout::Reader& q_read, Held& held) {
-    TESSERA_UNROLL
-    for (int k = 0; k < Cut::kHeld; ++k) {
-      TESSERA_UNROLL
-      for (int m = 0; m < Cut::kRowTiles; ++m) cuda::load_matrices(q_read(m * 16, k), held[k][m]);
-    }
-  }
-
-  /// scores = q k^T for the warp's rows and one tile of keys; between the steps over the width, `between(step)`.
-  template <class Between>
-  static TESSERA_DEVICE void products(const Held& held, const typename Layout::Reader& q_read,
-                                      const typename Layout::Reader& k_read, Scores& scores, const Between& between) {
-    clear(scores);
-    TESSERA_UNROLL
-    for (int k = 0; k < kWidth / 16; ++k) {
-      std::uint32_t q_loaded[Cut::kRowTiles][4];
-      TESSERA_UNROLL
-      for (int m = 0; m < Cut::kRowTiles; ++m) {
-        if (k >= Cut::kHeld) cuda::load_matrices(q_read(m * 16, k), q_loaded[m]);
-      }
-      const auto& q_part = k < Cut::kHeld ? held[k] : q_loaded;
-      TESSERA_UNROLL
-      for (int n = 0; n < kKeyTile / 16; ++n) {
-        std::uint32_t k_part[4];
-        cuda::load_matrices(k_read(n * 16, k), k_part);
-        TESSERA_UNROLL
-        for (int m = 0; m < Cut::kRowTiles; ++m) {
-          cuda::multiply_add<Scalar>(scores[m][2 * n], q_part[m], k_part[0], k_part[1]);
-          cuda::multiply_add<Scalar>(scores[m][2 * n + 1], q_part[m], k_part[2], k_part[3]);
-        }
-      }
-      between(k);
-    }
+    Products::write(output, inverse, q_tile + Layout::bytes(warp * kWarpRows), row_of(task.out, b, h, first_row),
+                    task.out.stride(2), min(kWarpRows, Tq - first_row), D, lane);
   }
 
   /// The part-th of `parts` shares of: scores become exponentials, which are summed, rounded and packed.
@@ -268,24 +221,7 @@ struct ForwardTeam {
         score = cuda::exp2_approx(fmaf(score, factor, -bound[m][i / 2 % 2]));
         sum[m][i / 2 % 2] += score;
       }
-      pack_fragment<Scalar>(scores[m][2 * n], scores[m][2 * n + 1], weights[m][n]);
-    }
-  }
-
-  /// output += weights v for one tile of keys.
-  static TESSERA_DEVICE void add_values(const Weights& weights, const typename Layout::Reader& values, Output& output) {
-    TESSERA_UNROLL
-    for (int k = 0; k < kKeyTile / 16; ++k) {
-      TESSERA_UNROLL
-      for (int n = 0; n < kWidth / 16; ++n) {
-        std::uint32_t v_part[4];
-        cuda::load_matrices_transposed(values(k * 16, n), v_part);
-        TESSERA_UNROLL
-        for (int m = 0; m < Cut::kRowTiles; ++m) {
-          cuda::multiply_add<Scalar>(output[m][2 * n], weights[m][k], v_part[0], v_part[1]);
-          cuda::multiply_add<Scalar>(output[m][2 * n + 1], weights[m][k], v_part[2], v_part[3]);
-        }
-      }
+      Products::weigh(scores, m, n, weights);
     }
   }
 

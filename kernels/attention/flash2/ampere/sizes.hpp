@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/target.hpp"
@@ -82,6 +83,9 @@ inline constexpr unsigned kKeepKeys = 1, kKeepP = 2, kKeepDs = 4;
 /// Bytes of a tile in scratch (tile.hpp).
 constexpr int tile_bytes(int width, int rows) { return rows * width * 2; }
 
+/// The same of a tile of float (float_tile.hpp).
+constexpr int float_tile_bytes(int width, int rows) { return rows * (width + 4) * 4; }
+
 /// Bytes of a team's scratch: k, v; the stages of q and d_out; p, ds; log_sum, delta.
 template <int kWidth, class Cut>
 constexpr int keys_scratch_bytes() {
@@ -134,6 +138,95 @@ struct KeysCuts<256> {
   using Lean = KeysCut<2, 4, 64, 2, 1, 1>;
 };
 
+/// How the work of a forward kernel is cut: rows of q of a warp (in 16s), warps, keys of a tile, tiles in the ring,
+/// teams that share a multiprocessor, steps over the width for which a warp keeps q in registers.
+template <int kRowTiles_, int kWarps_, int kKeyTile_, int kStages_, int kTeams_, int kHeld_ = 0>
+struct ForwardCut {
+  static constexpr int kRowTiles = kRowTiles_, kWarps = kWarps_, kKeyTile = kKeyTile_, kStages = kStages_,
+                       kTeams = kTeams_, kHeld = kHeld_;
+};
+
+/// Best: what measured best on an H100 (causal, B*T = 16,384, T = 4096). Lean: for chips with less shared memory.
+template <int kProducts, int kWidth>
+struct FloatForwardCuts {
+  using Best = std::conditional_t<
+      kWidth <= 32, ForwardCut<2, 4, 64, 1, kProducts == 3 ? 2 : 3, kProducts == 3 ? 0 : kWidth / 8>,
+      std::conditional_t<kWidth <= 128, ForwardCut<2, 4, 32, 1, 2>,
+                         std::conditional_t<kWidth <= 192, ForwardCut<1, 4, 32, 1, 2>, ForwardCut<1, 8, 16, 1, 1>>>>;
+  using Lean = ForwardCut<1, 4, 16, 1, 2>;
+};
+template <>
+struct FloatForwardCuts<3, 128> : FloatForwardCuts<3, 96> {
+  using Best = ForwardCut<2, 4, 16, 1, 2>;
+};
+template <>
+struct FloatForwardCuts<1, 64> : FloatForwardCuts<3, 64> {
+  using Best = ForwardCut<2, 4, 32, 1, 2, 8>;
+};
+template <>
+struct FloatForwardCuts<1, 80> : FloatForwardCuts<3, 80> {
+  using Best = ForwardCut<2, 4, 32, 1, 2, 5>;
+};
+
+/// Bytes of a team's scratch in the forward pass of float: the tile of queries, the ring of k and v.
+template <int kWidth, class Cut>
+constexpr int float_forward_bytes() {
+  return float_tile_bytes(kWidth, 16 * Cut::kRowTiles * Cut::kWarps + 2 * Cut::kStages * Cut::kKeyTile);
+}
+
+/// How AmpereFloatBackward divides its work: a team owns 16 * kRowTiles * kWarps keys; kHalves warps share
+/// 16 * kRowTiles of them, each with its share of the columns; kStages tiles of queries are in scratch; kHolds: k and v
+/// stay in registers.
+template <int kRowTiles_, int kWarps_, int kQueryTile_, int kStages_, int kTeams_, int kHalves_ = 1,
+          bool kHolds_ = false>
+struct FloatKeysCut {
+  static constexpr int kRowTiles = kRowTiles_, kWarps = kWarps_, kQueryTile = kQueryTile_, kStages = kStages_,
+                       kTeams = kTeams_, kHalves = kHalves_;
+  static constexpr bool kHolds = kHolds_;
+  static_assert(kStages == 1 || kStages == 2);
+};
+
+/// Bytes of a team's scratch: k, v; the stages of q, d_out, log_sum and delta; ds.
+template <int kWidth, class Cut>
+constexpr int float_backward_bytes() {
+  constexpr int kKeys = 16 * Cut::kRowTiles * Cut::kWarps, kQueries = Cut::kQueryTile;
+  return float_tile_bytes(kWidth, 2 * kKeys + 2 * Cut::kStages * kQueries) + Cut::kStages * 2 * kQueries * 4 +
+         float_tile_bytes(kQueries, kKeys);
+}
+
+/// The first that fits: Best, as measured, Few, Lean.
+template <int kProducts, int kWidth>
+struct FloatKeysCuts {
+  static constexpr int kHalves = kWidth > 128 ? 2 : 1;
+  using Few = FloatKeysCut<1, 4, 32, 1, 1, kHalves>;
+  using Lean = FloatKeysCut<1, 2, 32, 1, 1, kHalves>;
+  using Best = std::conditional_t<kHalves == 2, Few, FloatKeysCut<1, 8, 32, 2, 1>>;
+};
+template <>
+struct FloatKeysCuts<3, 32> : FloatKeysCuts<3, 128> {
+  using Best = FloatKeysCut<2, 4, 32, 2, 2>;
+};
+template <>
+struct FloatKeysCuts<1, 32> : FloatKeysCuts<3, 128> {
+  using Best = FloatKeysCut<2, 4, 32, 2, 2, 1, true>;
+};
+template <>
+struct FloatKeysCuts<3, 64> : FloatKeysCuts<3, 128> {
+  using Best = FloatKeysCut<1, 4, 32, 1, 3>;
+};
+template <>
+struct FloatKeysCuts<1, 64> : FloatKeysCuts<3, 128> {
+  using Best = FloatKeysCut<2, 4, 32, 1, 2>;
+};
+template <>
+struct FloatKeysCuts<1, 80> : FloatKeysCuts<3, 128> {
+  using Best = FloatKeysCut<1, 4, 32, 2, 2>;
+};
+template <>
+struct FloatKeysCuts<1, 96> : FloatKeysCuts<3, 128> {
+  using Best = FloatKeysCut<1, 4, 32, 1, 2>;
+};
+
 /// Whether the target grants a team so much scratch.
 constexpr bool fits(const Target& target, int bytes) {
   return bytes + 512 <= target.team_scratch_kib * 1024;  // 512: alignment, and what Kokkos takes
@@ -151,6 +244,27 @@ constexpr bool supports_backward(const Target& target, int D) {
   return has_room;
 }
 
+/// Of float, for three TF32 products and for one.
+constexpr bool supports_float_forward(const Target& target, int D) {
+  if (!supports_forward(D)) return false;
+  bool has_room = false;
+  for_width<kMinForward>(D, [&]<int kWidth>() {
+    has_room = fits(target, float_forward_bytes<kWidth, typename FloatForwardCuts<1, kWidth>::Lean>()) &&
+               fits(target, float_forward_bytes<kWidth, typename FloatForwardCuts<3, kWidth>::Lean>());
+  });
+  return has_room;
+}
+constexpr bool supports_float_backward(const Target& target, int D) {
+  if (!supports_forward(D)) return false;
+  bool has_room = false;
+  for_width<kMinBackward>(D, [&]<int kWidth>() {
+    has_room = fits(target, float_backward_bytes<kWidth, typename FloatKeysCuts<1, kWidth>::Lean>()) &&
+               fits(target, float_backward_bytes<kWidth, typename FloatKeysCuts<3, kWidth>::Lean>());
+  });
+  return has_room;
+}
+
+constexpr std::int64_t float_workspace_bytes(int B, int H, int Tq) { return BackwardRows::bytes(B, H, Tq, 0); }
 constexpr std::int64_t backward_workspace_bytes(int B, int H, int Tq, int D) {
   std::int64_t bytes = 0;
   for_width<kMinBackward>(D, [&]<int kWidth>() { bytes = BackwardRows::bytes(B, H, Tq, kWidth); });

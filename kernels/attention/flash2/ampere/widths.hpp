@@ -8,7 +8,8 @@
 namespace tessera::kernels {
 template <class Scalar>
 struct AmpereBackward;
-}
+struct AmpereFloatBackward;
+}  // namespace tessera::kernels
 
 namespace tessera::kernels::ampere {
 
@@ -17,6 +18,12 @@ template <class Scalar, int kWidth>
 void launch_forward(const Kokkos::Cuda& exec, const ForwardTask<Kokkos::Cuda, Scalar>& task);
 template <class Scalar, int kWidth>
 void launch_backward(const Kokkos::Cuda& exec, const AmpereBackward<Scalar>& problem);
+
+/// The same of float, in float_width.cpp.in.
+template <int kProducts, int kWidth>
+void launch_float_forward(const Kokkos::Cuda& exec, const ForwardTask<Kokkos::Cuda, float>& task);
+template <int kProducts, int kWidth>
+void launch_float_backward(const Kokkos::Cuda& exec, const AmpereFloatBackward& problem);
 
 /// Rows are copied 16 bytes at a time.
 template <class Heads>
