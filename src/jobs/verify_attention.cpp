@@ -113,7 +113,7 @@ void verify(const Context& context) {
   const int b = static_cast<int>(B), h = static_cast<int>(H), tq = static_cast<int>(Tq), d = static_cast<int>(D);
   const std::int64_t workspace_bytes =
       std::max(kernels::attention_forward_workspace_bytes(choice, kDtype<Scalar>, b, h, tq, d),
-               kernels::attention_workspace_bytes(choice, b, h, tq, d));  // one after the other
+               kernels::attention_workspace_bytes(choice, kDtype<Scalar>, b, h, tq, d));  // one after the other
   const std::int64_t needed = static_cast<std::int64_t>(sizeof(Scalar)) * (4 * B * H * (Tq + Tk) * D + 2 * pairs) +
                               workspace_bytes +
                               kernels::attention_scratch_bytes(choice, kDtype<Scalar>, static_cast<int>(Tk), d);

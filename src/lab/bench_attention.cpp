@@ -66,7 +66,7 @@ Measured measure(const Case& c, const Bench& bench) {
   const memory::TensorId d_scores = layout.add("d_scores", {c.score_elements()}, kDtype<Scalar>, needed, whole);
   const std::int64_t workspace_bytes =
       std::max(kernels::attention_forward_workspace_bytes(c.choice, c.dtype, c.B, c.H, c.T, c.D),
-               kernels::attention_workspace_bytes(c.choice, c.B, c.H, c.T, c.D));  // one after the other
+               kernels::attention_workspace_bytes(c.choice, c.dtype, c.B, c.H, c.T, c.D));  // one after the other
   const memory::TensorId workspace =
       layout.add("workspace", {kernels::ceil_div(workspace_bytes, 4)}, Dtype::int32, needed, whole);
   const memory::TensorId counter = layout.add("tile_counter", {1}, Dtype::int32, needed, whole);
