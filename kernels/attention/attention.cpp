@@ -137,10 +137,14 @@ std::int64_t attention_forward_workspace_bytes(const AttentionChoice& choice, Dt
   return 0;
 }
 
-std::int64_t attention_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq, int D) {
+std::int64_t attention_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq, int D,
+                                       const Target& target) {
   if (choice.kind == AttentionKind::standard) return 0;
   switch (choice.backward) {
-    case Engine::portable: return 0;
+    case Engine::portable:
+      if (target.is_host) return 0;
+      return dtype == Dtype::fp64 ? RegisterRows<double>::bytes(false, B, H, Tq, D)
+                                  : RegisterRows<float>::bytes(is_16_bit(dtype), B, H, Tq, D);
     case Engine::mma:
       return dtype == Dtype::fp32 ? ampere::float_workspace_bytes(B, H, Tq)
                                   : ampere::backward_workspace_bytes(B, H, Tq, D);
@@ -244,7 +248,7 @@ void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) con
   switch (choice.backward) {
     case Engine::portable:
       if constexpr (kIsHost<Exec>) return Flash2Backward<Exec, Scalar>{task}.launch(exec);
-      if constexpr (!kIsHost<Exec>) return RegisterBackward<Exec, Scalar>{task}.launch(exec);
+      if constexpr (!kIsHost<Exec>) return RegisterBackward<Exec, Scalar>{task, g.workspace}.launch(exec);
       break;
     case Engine::mma: {
       using Mma = AmpereEngine<Exec, Scalar>;

@@ -2,8 +2,8 @@
 ///
 /// The caller passes every tensor that any implementation may need. Only `standard` uses `probabilities` and
 /// `d_scores`, which may be absent (null) otherwise; the others use `out` and `lse` in backward, which is flash2's for
-/// all of them. A workspace is needed where its size is not 0: forward by flash1 and tiled, backward by tuned engines,
-/// which alone use `tile_counter`.
+/// all of them. A workspace is needed where its size is not 0: forward by flash1 and tiled, backward on GPUs. Only
+/// tuned engines use `tile_counter`.
 #pragma once
 
 #include <cstddef>
@@ -64,9 +64,10 @@ std::int64_t attention_pad_bytes(const AttentionChoice& choice, Dtype dtype, int
 /// Bytes of workspace for forward of tensors of `dtype`; 0 for standard and flash2. Arithmetic only.
 std::int64_t attention_forward_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq, int D);
 
-/// Bytes of workspace for backward of tensors of `dtype`, whether or not this build has the engine; 0 for portable
-/// ones. Arithmetic only.
-std::int64_t attention_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq, int D);
+/// Bytes of workspace for backward of tensors of `dtype`, whether or not this build has the engine; 0 on hosts.
+/// Arithmetic only.
+std::int64_t attention_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq, int D,
+                                       const Target& target = kHere);
 
 /// Bytes of scratch in memory that Kokkos allocates for tensors of `dtype`, beside the workspaces: for backward, or on
 /// hosts, where pads are memory, for the forward pass if its pads are larger.

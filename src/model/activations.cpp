@@ -225,7 +225,7 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   const std::int64_t forward_bytes =
       kernels::attention_forward_workspace_bytes(options.attention, options.dtype, B, H, T, D);
   const std::int64_t backward_bytes =
-      train ? kernels::attention_workspace_bytes(options.attention, options.dtype, B, H, T, D) : 0;
+      train ? kernels::attention_workspace_bytes(options.attention, options.dtype, B, H, T, D, options.target) : 0;
   if (const std::int64_t bytes = std::max(forward_bytes, backward_bytes); bytes > 0) {
     const Lifetime in_backward{time.backward(head - 1, 0), time.backward(0, 0)};
     t.attention_workspace = layout.add("attention.workspace", {kernels::ceil_div(bytes, 4)}, Dtype::int32,

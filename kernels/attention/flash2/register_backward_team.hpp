@@ -1,4 +1,4 @@
-/// The teams of RegisterBackward's two passes, for rows of one width; its files are compiled one per width.
+/// The teams of RegisterBackward's two launches, for rows of one width; its files are compiled one per width.
 #pragma once
 
 #include <cmath>
@@ -6,6 +6,7 @@
 
 #include "kernels/attention/flash2/register_backward.hpp"
 #include "kernels/attention/flash2/rows_in_flight.hpp"
+#include "kernels/attention/pads.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/team.hpp"
 #include "kernels/core/thread_tiles.hpp"
@@ -13,250 +14,254 @@
 
 namespace tessera::kernels {
 
-template <class Exec, class Scalar, RegisterTiles kKeysTiles, RegisterTiles kQueriesTiles>
+template <class Exec, class Scalar, RegisterTiles kTiles>
 struct RegisterBackwardTeam {
   using Real = Accum<Scalar>;
 
   BackwardTask<Exec, Scalar> task;
+  RegisterRows<Real> rows;
   bool fits_packets;  // rows start and end at multiples of 16 bytes
 
-  static constexpr int kKeysPadBytes = keys_pad_bytes(kKeysTiles, sizeof(Real));
-  static constexpr int kQueriesPadBytes = queries_pad_bytes(kQueriesTiles, sizeof(Real));
+  static constexpr int kPadBytes = backward_pad_bytes(kTiles, sizeof(Real));
+  static constexpr int kThreads = kTiles.threads(), kWidth = kTiles.width;
+  static constexpr int kKeyTile = kTiles.row_tile(), kQueryTile = kTiles.column_tile();
+  static constexpr int kGroup = 16;  // heads whose tiles of keys alternate, so that few teams of a head wait in a row
+  static constexpr bool kSumsInPlace = std::is_same_v<Scalar, Real>;
   static constexpr Real kLog2E = std::numbers::log2e_v<Real>, kLn2 = std::numbers::ln2_v<Real>;
+  static_assert(RegisterRows<Real>::kPadding % kQueryTile == 0 && kQueryTile % RegisterRows<Real>::kLeastTile == 0);
 
-  struct Keys {
-    static constexpr int kThreads = kKeysTiles.threads(), kTeams = kKeysTiles.teams, kRowTile = kKeysTiles.row_tile();
-    static constexpr int kBytes = kKeysPadBytes;
-    static constexpr const char* kLabel = "tessera::attention::flash2::backward::keys";
-  };
-  struct Queries {
-    static constexpr int kThreads = kQueriesTiles.threads(), kTeams = kQueriesTiles.teams,
-                         kRowTile = kQueriesTiles.row_tile();
-    static constexpr int kBytes = kQueriesPadBytes;
-    static constexpr const char* kLabel = "tessera::attention::flash2::backward::queries";
-  };
-  template <class Pass>
-  using Policy = Kokkos::TeamPolicy<Exec, Pass, Kokkos::LaunchBounds<Pass::kThreads, Pass::kTeams>>;
-  using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
+  /// The thread's share of scores [keys, queries]; of d_k or d_v [keys, channels], or of both; of d_q.
+  static constexpr int kHalves = !kTiles.overlay && kTiles.across % 2 == 0 ? 2 : 1;
+  using Keys = ThreadTiles<Real, kTiles.down, kTiles.across, kTiles.rows>;
+  using Gradients = ThreadTiles<Real, kTiles.down, kTiles.across / kHalves, kTiles.rows>;
+  static constexpr int kPack = Keys::kPack;
+  static constexpr int kQueryAcross = kTiles.across < kWidth / kPack ? kTiles.across : kWidth / kPack;
+  using Queries = ThreadTiles<Real, kThreads / kQueryAcross, kQueryAcross, kQueryTile * kQueryAcross / kThreads>;
+  static constexpr int kPacks = kWidth / (Gradients::kAcross * kPack),
+                       kQueryPacks = kWidth / (Queries::kAcross * kPack);
+  static_assert(kPacks * Gradients::kAcross * kPack == kWidth && kQueryPacks * Queries::kAcross * kPack == kWidth);
+  static_assert(Queries::kTileRows == kQueryTile);
+
+  struct Rows {};  // the tags of the launches
+  struct Products {};
+  using RowsPolicy = Kokkos::TeamPolicy<Exec, Rows>;
+  using ProductsPolicy = Kokkos::TeamPolicy<Exec, Products, Kokkos::LaunchBounds<kThreads, kTiles.teams>>;
+  using Member = typename RowsPolicy::member_type;
 
   void launch(const Exec& exec) const {
-    launch_pass<Keys>(exec, task.k.extent_int(2));
-    launch_pass<Queries>(exec, task.q.extent_int(2));
-  }
-
-  /// A team for each tile of the `rows` keys, or queries, of a head.
-  template <class Pass>
-  void launch_pass(const Exec& exec, int rows) const {
     const std::int64_t heads = std::int64_t{task.q.extent_int(0)} * task.q.extent_int(1);
-    const std::int64_t teams = heads * ceil_div(rows, Pass::kRowTile);
+    launch_rows(exec);
+    const std::int64_t teams = heads * ceil_div(task.k.extent_int(2), kKeyTile);
     if (teams == 0) return;
-    allow_large_scratch<RegisterBackwardTeam, Policy<Pass>>();
-    Kokkos::parallel_for(Pass::kLabel,
-                         Policy<Pass>(exec, league_of(teams), Pass::kThreads, 1)
-                             .set_scratch_size(0, Kokkos::PerTeam(Pass::kBytes + kPacketAlignment)),
+    allow_large_scratch<RegisterBackwardTeam, ProductsPolicy>();
+    Kokkos::parallel_for("tessera::attention::flash2::backward",
+                         ProductsPolicy(exec, league_of(teams), kThreads, 1)
+                             .set_scratch_size(0, Kokkos::PerTeam(kPadBytes + kPacketAlignment)),
                          *this);
   }
-
-  KOKKOS_FUNCTION void operator()(Keys, const Member& team) const {
-    constexpr int kBytes = kKeysPadBytes;
-    run_keys(team, static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(kBytes, kPacketAlignment)));
-  }
-  KOKKOS_FUNCTION void operator()(Queries, const Member& team) const {
-    constexpr int kBytes = kQueriesPadBytes;
-    run_queries(team, static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(kBytes, kPacketAlignment)));
+  void launch_rows(const Exec& exec) const {
+    const std::int64_t heads = std::int64_t{task.q.extent_int(0)} * task.q.extent_int(1);
+    if (heads == 0) return;
+    Kokkos::parallel_for("tessera::attention::flash2::backward_rows",
+                         team_policy<RowsPolicy>(exec, heads * (rows.rows / rows.kPadding)), *this);
   }
 
-  /// Writes factor * gradient, of the rows that this thread owns.
-  template <class Tiles, int kColumns>
-  KOKKOS_FORCEINLINE_FUNCTION void write(const Tiles& own, const Real (&gradient)[Tiles::kRows][kColumns], Real factor,
-                                         int count, int D, Scalar* rows, long stride) const {
-    TESSERA_UNROLL_ON_DEVICE
-    for (int i = 0; i < Tiles::kRows; ++i) {
-      if (own.row(i) < count) write_channels(own, gradient[i], factor, D, fits_packets, rows + own.row(i) * stride);
+  /// lse and delta of kPadding queries; d_q of those that see no key; the counters.
+  KOKKOS_FUNCTION void operator()(Rows, const Member& team) const {
+    const int tiles = rows.rows / rows.kPadding, head = team.league_rank() / tiles;
+    const int h = head % task.q.extent_int(1), b = head / task.q.extent_int(1);
+    const int first = team.league_rank() % tiles * rows.kPadding, Tq = task.q.extent_int(2), Tk = task.k.extent_int(2);
+    const int queries = Tq - first < rows.kPadding ? Tq - first : rows.kPadding;
+    const std::int64_t at = static_cast<std::int64_t>(team.league_rank()) * rows.kPadding;
+    detail::stage_row_sums(team, task, b, h, first, queries, rows.kPadding, rows.lse + at, rows.delta + at);
+    const int blind = Tk == 0 ? queries : !task.causal || first + Tk >= Tq ? 0 : Tq - Tk - first;
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, blind < queries ? blind : queries), [&](int i) {
+      Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, task.q.extent_int(3)),
+                           [&](int d) { task.d_q(b, h, first + i, d) = Scalar(0.0f); });
+    });
+    constexpr int kTurns = RegisterRows<Real>::kPadding / RegisterRows<Real>::kLeastTile;
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, kTurns),
+                         [&](int i) { rows.turns[at / RegisterRows<Real>::kLeastTile + i] = 0; });
+    Kokkos::single(Kokkos::PerTeam(team), [&] {
+      if (team.league_rank() == 0) *rows.next = 0;
+    });
+  }
+
+  KOKKOS_FUNCTION void operator()(Products, const Member& team) const {
+    constexpr int kBytes = kPadBytes;
+    run(team, static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(kBytes, kPacketAlignment)));
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION static void wait_for(std::int32_t* counter, int turn) {
+    for (int polls = 0; Kokkos::atomic_fetch_add(counter, 0) != turn; ++polls) {
+      if (polls == 1 << 27) Kokkos::abort("flash2 backward: the turn of a tile of keys has not come");
     }
+    Kokkos::memory_fence();
+  }
+  KOKKOS_FORCEINLINE_FUNCTION static void pass(std::int32_t* counter) {
+    Kokkos::memory_fence();
+    Kokkos::atomic_fetch_add(counter, 1);
   }
 
+  /// What a team does, in kPadBytes aligned to 16 bytes. Team is Kokkos' or, in tests, threads of the host.
   template <class Team>
-  KOKKOS_FORCEINLINE_FUNCTION void run_keys(const Team& team, Real* pad) const {
-    constexpr int kWidth = kKeysTiles.width, kRows = kKeysTiles.rows, kColumns = kKeysTiles.columns,
-                  kThreads = kKeysTiles.threads();
-    constexpr int kKeyTile = kKeysTiles.row_tile(), kQueryTile = kKeysTiles.column_tile();
-    using Tiles = ThreadTiles<Real, kKeysTiles.down, kKeysTiles.across, kRows>;
-    constexpr int kPack = Tiles::kPack, kPacks = kWidth / (kKeysTiles.across * kPack);
-    static_assert(kPacks * kKeysTiles.across * kPack == kWidth && kQueryTile % 4 == 0);
+  KOKKOS_FORCEINLINE_FUNCTION void run(const Team& team, Real* pad) const {
+    constexpr int kRows = kTiles.rows, kColumns = kTiles.columns, kKept = 2 / kHalves;
     constexpr int kPitch = row_pitch(kWidth, sizeof(Real)), kPitchT = transposed_pitch(kKeyTile, sizeof(Real));
-    constexpr int kPartials = delta_partials(kKeysTiles, sizeof(Real));
-
     const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
-    const int depth = round_up(D, kPack);
-    const int tiles = ceil_div(Tk, kKeyTile);
-    const int first_key = team.league_rank() % tiles * kKeyTile;  // the keys that most queries see first
-    const int h = team.league_rank() / tiles % task.q.extent_int(1);
-    const int b = team.league_rank() / tiles / task.q.extent_int(1);
-    const int keys = Tk - first_key < kKeyTile ? Tk - first_key : kKeyTile;
+    const int depth = round_up(D, Keys::kDepth);
+    const int rank = team.team_rank();
+    const Keys own(rank);
+    const Gradients owned(rank % (kThreads / kHalves));
+    const Queries query(rank);
+    const int half = rank / (kThreads / kHalves);
+
+    // 1. which tile: groups of heads, inside a group in the order of keys (most queries see the first), heads fastest
+    int* number = reinterpret_cast<int*>(pad);
+    if (rank == 0) *number = Kokkos::atomic_fetch_add(rows.next, 1);
+    team.team_barrier();
+    const int claim = *number;
+    team.team_barrier();  // before the pad is used
+    const int heads = task.q.extent_int(0) * task.q.extent_int(1), tiles = ceil_div(Tk, kKeyTile);
+    const int group = claim / (kGroup * tiles) * kGroup, size = heads - group < kGroup ? heads - group : kGroup;
+    const int head = group + (claim - group * tiles) % size, turn = (claim - group * tiles) / size;
+    const int h = head % task.q.extent_int(1), b = head / task.q.extent_int(1);
+    const int first_key = turn * kKeyTile, keys = Tk - first_key < kKeyTile ? Tk - first_key : kKeyTile;
     const int diagonal = Tk - Tq;
-    const int rank = team.team_rank();
-    const Tiles own(rank);
-
-    Real* k = pad;                                                       // [key_tile, width]
-    Real* v = k + kKeyTile * kPitch;                                     // [key_tile, width]
-    Real* q = v + kKeyTile * kPitch;                                     // [query_tile, width]
-    Real* d_out = q + kQueryTile * kPitch;                               // [query_tile, width]
-    Real* p_t = d_out + kQueryTile * kPitch;                             // [query_tile, key_tile]
-    Real* ds_t = kKeysTiles.overlay ? p_t : p_t + kQueryTile * kPitchT;  // [query_tile, key_tile]
-    Real* top = ds_t + kQueryTile * kPitchT;                             // [query_tile]
-    Real* delta = top + kQueryTile;                                      // [query_tile]
-    Real* partials = delta + kQueryTile;                                 // [query_tile, partials]
-
-    {
-      RowsInFlight<Scalar, kKeyTile, kWidth, kThreads> rows;
-      rows.fetch(rank, &task.k(b, h, first_key, 0), task.k.stride(2), keys, D, fits_packets);
-      rows.put(rank, Real(1), k, kPitch);
-      rows.fetch(rank, &task.v(b, h, first_key, 0), task.v.stride(2), keys, D, fits_packets);
-      rows.put(rank, Real(1), v, kPitch);
-    }
-    Real d_k[kRows][kPacks * kPack] = {}, d_v[kRows][kPacks * kPack] = {};
     const int seeing = task.causal ? first_key - diagonal : 0;  // the first query that sees one of these keys
-    for (int first = seeing <= 0 ? 0 : seeing / kQueryTile * kQueryTile; first < Tq; first += kQueryTile) {
-      const int queries = Tq - first;
-      team.team_barrier();  // the previous tiles have been read
-      {
-        using Rows = RowsInFlight<Scalar, kQueryTile, kWidth, kThreads>;
-        Rows rows, out;
-        rows.fetch(rank, &task.q(b, h, first, 0), task.q.stride(2), queries, D, fits_packets);
-        rows.put(rank, task.scale * kLog2E, q, kPitch);
-        rows.fetch(rank, &task.d_out(b, h, first, 0), task.d_out.stride(2), queries, D, fits_packets);
-        out.fetch(rank, &task.out(b, h, first, 0), task.out.stride(2), queries, D, fits_packets);
-        rows.put(rank, Real(1), d_out, kPitch);
-        rows.each_packet(rank, [&](int s, int n, int packet) { partials[n * kPartials + packet] = rows.dot(s, out); });
-        for (int i = rank; i < kQueryTile; i += kThreads) {
-          const Real lse = i < queries ? task.lse(b, h, first + i) : Real(-HUGE_VAL);
-          top[i] = lse == Real(-HUGE_VAL) ? Real(HUGE_VAL) : lse * kLog2E;
-        }
-      }
-      team.team_barrier();  // the tiles are complete
+    const int first_tile = seeing <= 0 ? 0 : seeing / kQueryTile;
+    std::int32_t* turns = rows.turns + static_cast<std::int64_t>(head) * (rows.rows / rows.kLeastTile);
 
-      for (int i = rank; i < kQueryTile; i += kThreads) {
-        Real sum = 0;
-        TESSERA_UNROLL_ON_DEVICE
-        for (int packet = 0; packet < RowsInFlight<Scalar, kQueryTile, kWidth, kThreads>::kPackets; ++packet)
-          sum += partials[i * kPartials + packet];
-        delta[i] = sum;
-      }
-      Real p[kRows][kColumns] = {};
-      own.multiply_rows(k, kPitch, q, kPitch, depth, p);
-      const bool on_edge = task.causal && first_key + kKeyTile - 1 > first + diagonal;
-      TESSERA_UNROLL_ON_DEVICE
-      for (int j = 0; j < kColumns; ++j) {
-        const Real top_j = top[own.column(j)];
-        const int seen = on_edge ? keys_seen(true, first + own.column(j) + diagonal - first_key, kKeyTile) : kKeyTile;
-        TESSERA_UNROLL_ON_DEVICE
-        for (int i = 0; i < kRows; ++i) p[i][j] = exp2(own.row(i) < seen ? p[i][j] - top_j : Real(-HUGE_VAL));
-        own.store_column(p, j, p_t + own.column(j) * kPitchT);
-      }
-      if constexpr (kKeysTiles.overlay) team.team_barrier();  // p and delta are complete
-      Real ds[kRows][kColumns] = {};
-      own.multiply_rows(v, kPitch, d_out, kPitch, depth, ds);
-      if constexpr (kKeysTiles.overlay) {
-        own.template multiply_columns<kPacks>(p_t, kPitchT, d_out, kPitch, kQueryTile, d_v);
-      }
-      team.team_barrier();  // delta is complete; where ds takes the place of p, p has been read
-      TESSERA_UNROLL_ON_DEVICE
-      for (int j = 0; j < kColumns; ++j) {
-        const Real delta_j = delta[own.column(j)];
-        TESSERA_UNROLL_ON_DEVICE
-        for (int i = 0; i < kRows; ++i) ds[i][j] = p[i][j] * (ds[i][j] - delta_j);
-        own.store_column(ds, j, ds_t + own.column(j) * kPitchT);
-      }
-      if constexpr (!kKeysTiles.overlay) {
-        own.template multiply_columns<kPacks>(p_t, kPitchT, d_out, kPitch, kQueryTile, d_v);
-      }
-      team.team_barrier();  // ds is complete
-      own.template multiply_columns<kPacks>(ds_t, kPitchT, q, kPitch, kQueryTile, d_k);
-    }
-    write(own, d_k, kLn2, keys, D, &task.d_k(b, h, first_key, 0), task.d_k.stride(2));
-    write(own, d_v, Real(1), keys, D, &task.d_v(b, h, first_key, 0), task.d_v.stride(2));
-  }
-
-  template <class Team>
-  KOKKOS_FORCEINLINE_FUNCTION void run_queries(const Team& team, Real* pad) const {
-    constexpr int kWidth = kQueriesTiles.width, kRows = kQueriesTiles.rows, kColumns = kQueriesTiles.columns,
-                  kThreads = kQueriesTiles.threads();
-    constexpr int kQueryTile = kQueriesTiles.row_tile(), kKeyTile = kQueriesTiles.column_tile();
-    using Tiles = ThreadTiles<Real, kQueriesTiles.down, kQueriesTiles.across, kRows>;
-    constexpr int kPack = Tiles::kPack, kPacks = kWidth / (kQueriesTiles.across * kPack);
-    static_assert(kPacks * kQueriesTiles.across * kPack == kWidth && kKeyTile % 4 == 0);
-    constexpr int kPitch = row_pitch(kWidth, sizeof(Real)), kPitchT = transposed_pitch(kQueryTile, sizeof(Real));
-
-    const int D = task.q.extent_int(3), depth = round_up(D, kPack);
-    const QueryTile tile = query_tile_of(task, team.league_rank(), kQueryTile);
-    const int b = tile.b, h = tile.h, first = tile.first, queries = tile.queries, all_keys = tile.all_keys;
-    const int diagonal = tile.diagonal;
-    const int rank = team.team_rank();
-    const Tiles own(rank);
-
-    Real* q = pad;                                                   // [query_tile, width]
-    Real* d_out = q + kQueryTile * kPitch;                           // [query_tile, width]
-    Real* k = d_out + kQueryTile * kPitch;                           // [key_tile, width]
+    Real* k = pad;                                                   // [key_tile, width]
     Real* v = k + kKeyTile * kPitch;                                 // [key_tile, width]
-    Real* ds_t = kQueriesTiles.overlay ? v : v + kKeyTile * kPitch;  // [key_tile, query_tile]
+    Real* q = v + kKeyTile * kPitch;                                 // [query_tile, width]
+    Real* d_out = q + kQueryTile * kPitch;                           // [query_tile, width]
+    Real* p_t = d_out + kQueryTile * kPitch;                         // [query_tile, key_tile]
+    Real* ds_t = kTiles.overlay ? p_t : p_t + kQueryTile * kPitchT;  // [query_tile, key_tile]
+    Real* top = ds_t + kQueryTile * kPitchT;                         // [query_tile]
+    Real* delta = top + kQueryTile;                                  // [query_tile]
 
-    Real top[kRows], delta[kRows];
+    // 2. stage keys and values
     {
-      RowsInFlight<Scalar, kQueryTile, kWidth, kThreads> rows;
-      rows.fetch(rank, &task.out(b, h, first, 0), task.out.stride(2), queries, D, fits_packets);
-      rows.put(rank, Real(1), q, kPitch);  // for delta; the queries come after
-      rows.fetch(rank, &task.d_out(b, h, first, 0), task.d_out.stride(2), queries, D, fits_packets);
-      rows.put(rank, Real(1), d_out, kPitch);
-      rows.fetch(rank, &task.q(b, h, first, 0), task.q.stride(2), queries, D, fits_packets);
-      team.team_barrier();
-      TESSERA_UNROLL_ON_DEVICE
-      for (int i = 0; i < kRows; ++i) {
-        const Real lse = own.row(i) < queries ? task.lse(b, h, first + own.row(i)) : Real(-HUGE_VAL);
-        top[i] = lse == Real(-HUGE_VAL) ? Real(HUGE_VAL) : lse * kLog2E;
-        delta[i] = 0;
-        for (int d = 0; d < depth; d += kPack) {
-          const auto a = load<kPack>(q + own.row(i) * kPitch + d), c = load<kPack>(d_out + own.row(i) * kPitch + d);
-          TESSERA_UNROLL_ON_DEVICE
-          for (int e = 0; e < kPack; ++e) delta[i] += a.element[e] * c.element[e];
-        }
-      }
-      team.team_barrier();
-      rows.put(rank, task.scale * kLog2E, q, kPitch);
+      RowsInFlight<Scalar, kKeyTile, kWidth, kThreads> in;
+      in.fetch(rank, &task.k(b, h, first_key, 0), task.k.stride(2), keys, D, fits_packets);
+      in.put(rank, Real(1), k, kPitch);
+      in.fetch(rank, &task.v(b, h, first_key, 0), task.v.stride(2), keys, D, fits_packets);
+      in.put(rank, Real(1), v, kPitch);
     }
-    Real d_q[kRows][kPacks * kPack] = {};
-
-    for (int first_key = 0; first_key < all_keys; first_key += kKeyTile) {
-      const int keys = all_keys - first_key;
-      team.team_barrier();  // the previous tiles have been read
-      {
-        RowsInFlight<Scalar, kKeyTile, kWidth, kThreads> rows;
-        rows.fetch(rank, &task.k(b, h, first_key, 0), task.k.stride(2), keys, D, fits_packets);
-        rows.put(rank, Real(1), k, kPitch);
-        rows.fetch(rank, &task.v(b, h, first_key, 0), task.v.stride(2), keys, D, fits_packets);
-        rows.put(rank, Real(1), v, kPitch);
+    RowsInFlight<Scalar, kQueryTile, kWidth, kThreads> q_rows, d_out_rows;
+    constexpr int kNumbers = ceil_div(kQueryTile, kThreads);
+    Real lses[kNumbers], deltas[kNumbers];
+    const auto fetch = [&](int tile) {
+      const int first = tile * kQueryTile;
+      q_rows.fetch(rank, &task.q(b, h, first, 0), task.q.stride(2), Tq - first, D, fits_packets);
+      d_out_rows.fetch(rank, &task.d_out(b, h, first, 0), task.d_out.stride(2), Tq - first, D, fits_packets);
+      const std::int64_t at = static_cast<std::int64_t>(head) * rows.rows + first;
+      TESSERA_UNROLL_ON_DEVICE
+      for (int s = 0; s < kNumbers; ++s) {
+        const int i = rank + s * kThreads;
+        if (i < kQueryTile) lses[s] = rows.lse[at + i], deltas[s] = rows.delta[at + i];
+      }
+    };
+    Real gradient[kKept][kRows][kPacks * kPack] = {};  // of d_v, d_k or both
+    int tile = ceil_div(Tq, kQueryTile) - 1;
+    if constexpr (kTiles.ahead > 0) {
+      if (tile >= first_tile) fetch(tile);
+    }
+    for (; tile >= first_tile; --tile) {
+      // 3. stage queries and d_out
+      const int first = tile * kQueryTile, queries = Tq - first;
+      team.team_barrier();  // the previous tiles have been read, and the previous d_q has been written
+      if constexpr (kTiles.ahead == 0) fetch(tile);
+      q_rows.put(rank, task.scale * kLog2E, q, kPitch);
+      d_out_rows.put(rank, Real(1), d_out, kPitch);
+      TESSERA_UNROLL_ON_DEVICE
+      for (int s = 0; s < kNumbers; ++s) {
+        const int i = rank + s * kThreads;
+        if (i < kQueryTile) top[i] = lses[s] * kLog2E, delta[i] = deltas[s];
       }
       team.team_barrier();  // the tiles are complete
+      if (rank == 0 && first + kQueryTile < Tq) pass(turns + tile + 1);
+
+      // 4. p and ds, transposed
       Real p[kRows][kColumns] = {}, ds[kRows][kColumns] = {};
-      own.multiply_rows(q, kPitch, k, kPitch, depth, p);
-      own.multiply_rows(d_out, kPitch, v, kPitch, depth, ds);
+      own.multiply_rows(k, kPitch, q, kPitch, depth, p);
+      own.multiply_rows(v, kPitch, d_out, kPitch, depth, ds);
       const bool on_edge = (task.causal && first_key + kKeyTile - 1 > first + diagonal) || keys < kKeyTile;
-      if constexpr (kQueriesTiles.overlay) team.team_barrier();  // the values have been read
       TESSERA_UNROLL_ON_DEVICE
-      for (int i = 0; i < kRows; ++i) {
-        const int seen = on_edge ? keys_seen(task.causal, first + own.row(i) + diagonal - first_key, keys) : kKeyTile;
+      for (int j = 0; j < kColumns; ++j) {
+        const Real top_j = top[own.column(j)], delta_j = delta[own.column(j)];
+        const int last = first + own.column(j) + diagonal - first_key;  // that this query sees
+        const int seen = on_edge ? keys_seen(task.causal, last, keys) : kKeyTile;
         TESSERA_UNROLL_ON_DEVICE
-        for (int j = 0; j < kColumns; ++j) {
-          const Real exponent = own.column(j) < seen ? p[i][j] - top[i] : Real(-HUGE_VAL);
-          ds[i][j] = exp2(exponent) * (ds[i][j] - delta[i]);
+        for (int i = 0; i < kRows; ++i) {
+          p[i][j] = exp2(own.row(i) < seen ? p[i][j] - top_j : Real(-HUGE_VAL));
+          ds[i][j] = p[i][j] * (ds[i][j] - delta_j);
+        }
+        own.store_column(p, j, p_t + own.column(j) * kPitchT);
+        if constexpr (!kTiles.overlay) own.store_column(ds, j, ds_t + own.column(j) * kPitchT);
+      }
+      team.team_barrier();  // p, and ds unless it takes its place, are complete
+
+      // 5. d_v += p d_out, d_k += ds q, while the next queries travel
+      if constexpr (kTiles.ahead > 0) {
+        if (tile > first_tile) fetch(tile - 1);
+      }
+      if constexpr (kHalves == 2) {
+        owned.template multiply_columns<kPacks, kQueryTile>(half == 0 ? p_t : ds_t, kPitchT, half == 0 ? d_out : q,
+                                                            kPitch, gradient[0]);
+      } else {
+        owned.template multiply_columns<kPacks, kQueryTile>(p_t, kPitchT, d_out, kPitch, gradient[0]);
+        if constexpr (kTiles.overlay) {
+          team.team_barrier();  // p has been read
+          TESSERA_UNROLL_ON_DEVICE
+          for (int j = 0; j < kColumns; ++j) own.store_column(ds, j, ds_t + own.column(j) * kPitchT);
+          team.team_barrier();  // ds is complete
+        }
+        owned.template multiply_columns<kPacks, kQueryTile>(ds_t, kPitchT, q, kPitch, gradient[kKept - 1]);
+      }
+
+      // 6. this tile's share of d_q, in its turn
+      Real d_q[Queries::kRows][kQueryPacks * kPack] = {};
+      query.template multiply_stored<Keys, kQueryPacks>(ds_t, kPitchT, k, kPitch, d_q);
+      if (rank == 0) wait_for(turns + tile, turn);
+      team.team_barrier();  // the turn has come
+      const int last_query = queries < kQueryTile ? Tq - 1 : first + kQueryTile - 1;
+      const bool is_last = first_key + kKeyTile >= keys_seen(task.causal, last_query + diagonal, Tk);
+      TESSERA_UNROLL_ON_DEVICE
+      for (int i = 0; i < Queries::kRows; ++i) {
+        const int n = query.row(i);
+        if (n >= queries) continue;
+        Scalar* row = &task.d_q(b, h, first + n, 0);
+        const Real factor = is_last ? task.scale : Real(1);
+        if constexpr (kSumsInPlace) {
+          if (turn > 0) add_channels(query, row, D, fits_packets, d_q[i]);
+          write_channels(query, d_q[i], factor, D, fits_packets, row);
+        } else {
+          Real* sums = rows.d_q + (static_cast<std::int64_t>(head) * rows.rows + first + n) * kWidth;
+          if (turn > 0) add_channels(query, sums, D, true, d_q[i]);
+          if (is_last) {
+            write_channels(query, d_q[i], factor, D, fits_packets, row);
+          } else {
+            write_channels(query, d_q[i], factor, kWidth, true, sums);
+          }
         }
       }
-      TESSERA_UNROLL_ON_DEVICE
-      for (int j = 0; j < kColumns; ++j) own.store_column(ds, j, ds_t + own.column(j) * kPitchT);
-      team.team_barrier();  // ds is complete
-      own.template multiply_columns<kPacks>(ds_t, kPitchT, k, kPitch, kKeyTile, d_q);
     }
-    write(own, d_q, task.scale, queries, D, &task.d_q(b, h, first, 0), task.d_q.stride(2));
+    team.team_barrier();  // the last d_q has been written
+    if (rank == 0 && first_tile * kQueryTile < Tq) pass(turns + first_tile);
+
+    TESSERA_UNROLL_ON_DEVICE
+    for (int kept = 0; kept < kKept; ++kept) {
+      const bool is_of_v = half + kept == 0;
+      const auto& d_rows = is_of_v ? task.d_v : task.d_k;
+      TESSERA_UNROLL_ON_DEVICE
+      for (int i = 0; i < kRows; ++i) {
+        if (owned.row(i) < keys)
+          write_channels(owned, gradient[kept][i], is_of_v ? Real(1) : kLn2, D, fits_packets,
+                         &d_rows(b, h, first_key + owned.row(i), 0));
+      }
+    }
   }
 };
 

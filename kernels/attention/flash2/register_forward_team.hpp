@@ -50,10 +50,10 @@ struct RegisterForwardTeam {
     using Tiles = ThreadTiles<Real, kTiles.down, kAcross, kRows>;
     using Pack = typename Tiles::Pack;
     constexpr int kPack = Tiles::kPack, kPacks = kWidth / (kAcross * kPack);
-    static_assert(kPacks * kAcross * kPack == kWidth && kKeyTile % 4 == 0);
+    static_assert(kPacks * kAcross * kPack == kWidth);
     constexpr int kPitch = row_pitch(kWidth, sizeof(Real)), kPitchT = transposed_pitch(kQueryTile, sizeof(Real));
 
-    const int D = task.q.extent_int(3), depth = round_up(D, kPack);
+    const int D = task.q.extent_int(3), depth = round_up(D, Tiles::kDepth);
     const QueryTile tile = query_tile_of(task, team.league_rank(), kQueryTile);
     const int b = tile.b, h = tile.h, first = tile.first, queries = tile.queries, all_keys = tile.all_keys;
     const int diagonal = tile.diagonal;
@@ -165,7 +165,7 @@ struct RegisterForwardTeam {
         if (keys > kKeyTile)
           ahead.fetch(rank, k_rows + (first_key + kKeyTile) * k_stride, k_stride, keys - kKeyTile, D, fits_packets);
       }
-      own.template multiply_columns<kPacks>(p_t, kPitchT, v, kPitch, kKeyTile, out);
+      own.template multiply_columns<kPacks, kKeyTile>(p_t, kPitchT, v, kPitch, out);
     }
 
     // 6. normalise and write; each thread has summed its own keys

@@ -38,9 +38,12 @@ void RegisterForward<Exec, Scalar>::launch(const Exec& exec) const {
 template <class Exec, class Scalar>
 void RegisterBackward<Exec, Scalar>::launch(const Exec& exec) const {
   detail::require_backward_tensors("flash2 backward", task, kMaxHead);
+  const int B = task.q.extent_int(0), H = task.q.extent_int(1), Tq = task.q.extent_int(2), D = task.q.extent_int(3);
+  detail::require_workspace("flash2 backward: the workspace needs RegisterRows::bytes, on a multiple of 16", workspace,
+                            RegisterRows<Accum<Scalar>>::bytes(sizeof(Scalar) == 2, B, H, Tq, D), 16);
   const bool fits = all_fit_packets(task.q, task.k, task.v, task.out, task.d_out, task.d_q, task.d_k, task.d_v);
-  with_width(task.q.extent_int(3),
-             [&]<int kWidth>() { launch_register_backward<Exec, Scalar, kWidth>(exec, task, fits); });
+  with_width(D,
+             [&]<int kWidth>() { launch_register_backward<Exec, Scalar, kWidth>(exec, task, workspace.data(), fits); });
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar)        \

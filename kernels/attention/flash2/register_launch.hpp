@@ -1,6 +1,8 @@
 /// The register kernels of each row width (register_tiles.hpp), compiled in a translation unit of its own.
 #pragma once
 
+#include <cstddef>
+
 #include "kernels/attention/task.hpp"
 
 namespace tessera::kernels {
@@ -9,6 +11,7 @@ namespace tessera::kernels {
 template <class Exec, class Scalar, int kWidth>
 void launch_register_forward(const Exec& exec, const ForwardTask<Exec, Scalar>& task, bool fits_packets);
 template <class Exec, class Scalar, int kWidth>
-void launch_register_backward(const Exec& exec, const BackwardTask<Exec, Scalar>& task, bool fits_packets);
+void launch_register_backward(const Exec& exec, const BackwardTask<Exec, Scalar>& task, std::byte* workspace,
+                              bool fits_packets);
 
 }  // namespace tessera::kernels

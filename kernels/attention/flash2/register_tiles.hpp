@@ -1,7 +1,7 @@
 /// The tiles of flash2 on GPUs without tensor cores: how large they are, and how the threads of a team share them.
 ///
-/// A team owns `row_tile` rows (queries forward and in backward's pass of queries, keys in its pass of keys) and walks
-/// the others `column_tile` at a time. Sizes are arithmetic only: a plan asks for those of any device.
+/// A team owns `row_tile` rows (queries forward, keys backward) and walks the others `column_tile` at a time. Sizes are
+/// arithmetic only: a plan asks for those of any device.
 ///
 /// Every width from 1 to kMaxHead has two sets: one for teams of 48 KiB, which every GPU grants, and one for sm_90,
 /// which grants 227 KiB.
@@ -9,8 +9,8 @@
 
 #include <Kokkos_Core.hpp>
 
-#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/target.hpp"
@@ -22,8 +22,8 @@ struct RegisterTiles {
   int down, across;      // threads of a team
   int rows, columns;     // of scores that a thread owns
   int teams = 1;         // that a multiprocessor should hold: bounds the registers of a thread
-  bool overlay = false;  // forward, v takes the place of k in the pad; backward, ds that of p, or of v
-  int ahead = 0;         // forward: of k, and v, tiles that travel while another is processed
+  bool overlay = false;  // forward, v takes the place of k in the pad; backward, ds that of p
+  int ahead = 0;         // tiles that travel while another is processed: forward k, and v; backward q and d_out
 
   constexpr int threads() const { return down * across; }
   constexpr int row_tile() const { return down * rows; }
@@ -42,29 +42,21 @@ constexpr int transposed_pitch(int rows, int real_bytes) {
   return round_up(rows, 8 * pack) + 2 * pack;
 }
 
-/// Bytes of the pads of a team: forward, and of backward's two passes.
+/// Bytes of the pad of a team: forward, and of backward's pass of keys.
 constexpr int forward_pad_bytes(const RegisterTiles& t, int real_bytes) {
   const int rows = t.row_tile() + (t.overlay ? 1 : 2) * t.column_tile();
   return real_bytes * (rows * row_pitch(t.width, real_bytes) +
                        (t.column_tile() + t.across) * transposed_pitch(t.row_tile(), real_bytes));
 }
-/// Partial sums of delta of a query: one per packet of d_out, an odd number.
-constexpr int delta_partials(const RegisterTiles& t, int real_bytes) { return t.width * real_bytes / 16 + 1; }
-constexpr int keys_pad_bytes(const RegisterTiles& t, int real_bytes) {
-  return real_bytes * (2 * (t.row_tile() + t.column_tile()) * row_pitch(t.width, real_bytes) +
-                       (t.overlay ? 1 : 2) * t.column_tile() * transposed_pitch(t.row_tile(), real_bytes) +
-                       t.column_tile() * (delta_partials(t, real_bytes) + 2));
-}
-constexpr int queries_pad_bytes(const RegisterTiles& t, int real_bytes) {
-  const int rows = t.column_tile() * row_pitch(t.width, real_bytes);
-  const int ds = t.column_tile() * transposed_pitch(t.row_tile(), real_bytes);
-  return real_bytes * (2 * t.row_tile() * row_pitch(t.width, real_bytes) + rows) +
-         real_bytes * (t.overlay ? std::max(rows, ds) : rows + ds);
+constexpr int backward_pad_bytes(const RegisterTiles& t, int real_bytes) {
+  return real_bytes *
+         (2 * (t.row_tile() + t.column_tile()) * row_pitch(t.width, real_bytes) +
+          (t.overlay ? 1 : 2) * t.column_tile() * transposed_pitch(t.row_tile(), real_bytes) + 2 * t.column_tile());
 }
 
 /// The tiles of one width, and of one type of numbers.
 struct RegisterSet {
-  RegisterTiles forward, keys, queries;
+  RegisterTiles forward, backward;
 };
 
 inline constexpr int kRegisterWidths[] = {32, 64, 96, 128, 192, 256};
@@ -79,39 +71,33 @@ constexpr int register_width(int D) {
 
 namespace detail {
 
-/// For fp32 and 16 bits, whose numbers are fp32 in the pad. The fastest tried on an H200: T 4096, causal, B 4, H 16.
+/// For fp32 and 16 bits, whose numbers are fp32 in the pad. The fastest tried on an H200 or H100: T 4096, causal.
 inline constexpr RegisterSet kLargeSets[] = {
-    {{32, 16, 8, 8, 8, 2, false, 1}, {32, 16, 8, 8, 4, 2, true}, {32, 16, 8, 8, 4, 2}},
-    {{64, 16, 8, 8, 8, 2}, {64, 8, 16, 8, 4, 2}, {64, 16, 16, 8, 4}},
-    {{96, 16, 8, 8, 4, 2, false, 1}, {96, 16, 8, 4, 4, 2, true}, {96, 16, 8, 4, 4, 2}},
-    {{128, 16, 16, 8, 8, 1, true}, {128, 16, 16, 4, 4}, {128, 16, 16, 8, 4, 1, true}},
-    {{192, 16, 16, 8, 2, 1, true}, {192, 16, 16, 4, 1, 1, true}, {192, 16, 16, 4, 2, 1, true}},
-    {{256, 16, 16, 8, 2, 1, true}, {256, 8, 16, 4, 2, 1, true}, {256, 8, 16, 4, 4, 1, true}},
+    {{32, 16, 8, 8, 8, 2, false, 1}, {32, 8, 16, 8, 4, 3, false, 1}},
+    {{64, 16, 8, 8, 8, 2}, {64, 8, 16, 8, 4, 2}},
+    {{96, 16, 8, 8, 4, 2, false, 1}, {96, 32, 8, 4, 8}},
+    {{128, 8, 16, 8, 4, 2, true, 1}, {128, 16, 16, 4, 4}},
+    {{192, 16, 16, 8, 2, 1, true}, {192, 16, 16, 4, 4, 1, true}},
+    {{256, 16, 16, 4, 4, 1, true}, {256, 8, 32, 4, 2}},
 };
 inline constexpr RegisterSet kSmallSets[] = {
-    {{32, 16, 8, 8, 4, 1, true}, {32, 8, 8, 8, 4, 1, true}, {32, 8, 8, 8, 4}},
-    {{64, 8, 8, 8, 4, 1, true}, {64, 8, 8, 4, 4, 1, true}, {64, 8, 8, 4, 4}},
-    {{96, 8, 8, 8, 2, 1, true}, {96, 8, 8, 4, 2, 1, true}, {96, 8, 8, 4, 2}},
-    {{128, 8, 8, 4, 2}, {128, 8, 8, 4, 1, 1, true}, {128, 8, 8, 4, 1}},
-    {{192, 8, 8, 4, 1}, {192, 4, 8, 4, 1, 1, true}, {192, 4, 8, 4, 1}},
-    {{256, 8, 8, 4, 1, 1, true}, {256, 2, 8, 4, 1, 1, true}, {256, 2, 8, 4, 1}},
+    {{32, 16, 8, 8, 4, 1, true}, {32, 8, 8, 8, 4, 1, true}}, {{64, 8, 8, 8, 4, 1, true}, {64, 8, 8, 4, 4, 1, true}},
+    {{96, 8, 8, 8, 2, 1, true}, {96, 8, 8, 4, 2, 1, true}},  {{128, 8, 8, 4, 2}, {128, 8, 8, 4, 1, 1, true}},
+    {{192, 8, 8, 4, 1}, {192, 4, 8, 4, 1, 1, true}},         {{256, 8, 8, 4, 1, 1, true}, {256, 2, 8, 4, 1, 1, true}},
 };
 /// For fp64.
 inline constexpr RegisterSet kLargeSets64[] = {
-    {{32, 16, 16, 4, 4}, {32, 16, 16, 4, 2}, {32, 16, 16, 4, 4}},
-    {{64, 16, 16, 4, 4}, {64, 16, 16, 4, 2, 1, true}, {64, 16, 16, 4, 2}},
-    {{96, 16, 16, 4, 2, 1, true}, {96, 8, 16, 4, 2, 1, true}, {96, 8, 16, 4, 2}},
-    {{128, 16, 16, 4, 2, 1, true}, {128, 8, 16, 4, 2, 1, true}, {128, 8, 16, 4, 2}},
-    {{192, 8, 16, 4, 2, 1, true}, {192, 8, 16, 4, 1, 1, true}, {192, 8, 16, 4, 1}},
-    {{256, 8, 16, 4, 2, 1, true}, {256, 8, 16, 2, 1, 1, true}, {256, 8, 16, 2, 1}},
+    {{32, 16, 16, 4, 4}, {32, 16, 16, 4, 2}},
+    {{64, 16, 16, 4, 4}, {64, 8, 16, 4, 2}},
+    {{96, 16, 16, 4, 2, 1, true}, {96, 8, 16, 4, 2, 1, true}},
+    {{128, 16, 16, 4, 2, 1, true}, {128, 8, 16, 4, 2, 1, true}},
+    {{192, 8, 16, 4, 2, 1, true}, {192, 8, 16, 4, 1, 1, true}},
+    {{256, 8, 16, 4, 2, 1, true}, {256, 8, 16, 2, 1, 1, true}},
 };
 inline constexpr RegisterSet kSmallSets64[] = {
-    {{32, 8, 8, 4, 2, 1, true}, {32, 8, 8, 4, 2, 1, true}, {32, 8, 8, 4, 2}},
-    {{64, 8, 8, 4, 2, 1, true}, {64, 8, 8, 2, 1, 1, true}, {64, 8, 8, 2, 2}},
-    {{96, 8, 8, 4, 1, 1, true}, {96, 8, 8, 2, 1, 1, true}, {96, 8, 8, 2, 1}},
-    {{128, 8, 8, 2, 1}, {128, 4, 8, 2, 1, 1, true}, {128, 4, 8, 2, 1}},
-    {{192, 8, 4, 2, 1}, {192, 4, 4, 2, 1, 1, true}, {192, 4, 4, 2, 1}},
-    {{256, 8, 4, 2, 1, 1, true}, {256, 2, 4, 2, 1, 1, true}, {256, 2, 4, 2, 1}},
+    {{32, 8, 8, 4, 2, 1, true}, {32, 8, 8, 4, 2, 1, true}}, {{64, 8, 8, 4, 2, 1, true}, {64, 8, 8, 2, 1, 1, true}},
+    {{96, 8, 8, 4, 1, 1, true}, {96, 8, 8, 2, 1, 1, true}}, {{128, 8, 8, 2, 1}, {128, 4, 8, 2, 1, 1, true}},
+    {{192, 8, 4, 2, 1}, {192, 4, 4, 2, 1, 1, true}},        {{256, 8, 4, 2, 1, 1, true}, {256, 2, 4, 2, 1, 1, true}},
 };
 
 }  // namespace detail
@@ -127,5 +113,33 @@ constexpr RegisterSet register_tiles(const Target& target, int real_bytes, int D
   }
   return sets[0];
 }
+
+/// What backward's launches share, in the workspace. Rows of queries are padded to whole tiles.
+template <class Real>
+struct RegisterRows {
+  static constexpr int kPadding = 128, kLeastTile = 4;  // every tile of queries is a multiple of one, divides the other
+
+  Real* lse;            // [B*H, rows]  +inf past Tq and where no key is seen, so that p = 0
+  Real* delta;          // [B*H, rows]
+  Real* d_q;            // [B*H, rows, width]  16 bits: sums of d_q / scale; other dtypes sum in d_q itself
+  std::int32_t* turns;  // [B*H, rows / kLeastTile]  tiles of keys that have added to a tile of queries
+  std::int32_t* next;   // []  teams that have started
+  int rows;
+
+  static constexpr std::int64_t rows_of(int Tq) {
+    return round_up(Tq > 0 ? Tq : std::int64_t{1}, std::int64_t{kPadding});
+  }
+  static constexpr std::int64_t sums(bool is_16_bit, int D) { return is_16_bit ? register_width(D) : 0; }
+  static constexpr std::int64_t bytes(bool is_16_bit, int B, int H, int Tq, int D) {
+    const std::int64_t all = rows_of(Tq) * B * H;
+    return all * (2 + sums(is_16_bit, D)) * sizeof(Real) + (all / kLeastTile + 1) * 4;
+  }
+  static RegisterRows in(std::byte* workspace, bool is_16_bit, int B, int H, int Tq, int D) {
+    const std::int64_t all = rows_of(Tq) * B * H;
+    Real* first = reinterpret_cast<Real*>(workspace);
+    auto* turns = reinterpret_cast<std::int32_t*>(first + all * (2 + sums(is_16_bit, D)));
+    return {first, first + all, first + 2 * all, turns, turns + all / kLeastTile, static_cast<int>(rows_of(Tq))};
+  }
+};
 
 }  // namespace tessera::kernels

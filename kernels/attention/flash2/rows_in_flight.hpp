@@ -81,14 +81,6 @@ struct RowsInFlight {
     }
   }
 
-  /// The product of a packet with the same one of other rows.
-  KOKKOS_FORCEINLINE_FUNCTION Real dot(int s, const RowsInFlight& other) const {
-    Real sum = 0;
-    TESSERA_UNROLL_ON_DEVICE
-    for (int e = 0; e < kElements; ++e) sum += packet[s][e] * other.packet[s][e];
-    return sum;
-  }
-
   /// pad[n, d] = factor * rows[n, d]
   KOKKOS_FORCEINLINE_FUNCTION void put(int rank, Real factor, Real* pad, int pitch) const {
     constexpr int kPack = 16 / static_cast<int>(sizeof(Real));
@@ -104,7 +96,29 @@ struct RowsInFlight {
   }
 };
 
-/// row[c] = factor * values[..], for the channels c < D of a row that a thread owns (core/thread_tiles.hpp).
+/// values[..] += row[c], for the channels c < D of a row that a thread owns (core/thread_tiles.hpp).
+template <class Tiles, class Real, int kColumns>
+KOKKOS_FORCEINLINE_FUNCTION void add_channels(const Tiles& own, const Real* row, int D, bool fits_packets,
+                                              Real (&values)[kColumns]) {
+  constexpr int kPack = Tiles::kPack;
+  TESSERA_UNROLL_ON_DEVICE
+  for (int g = 0; g < kColumns / kPack; ++g) {
+    const int c = own.channel(g);
+    if (fits_packets) {
+      if (c >= D) continue;
+      const auto packet = read_packet<Packet<Real, kPack>>(row + c);
+      TESSERA_UNROLL_ON_DEVICE
+      for (int e = 0; e < kPack; ++e) values[g * kPack + e] += packet.element[e];
+    } else {
+      TESSERA_UNROLL_ON_DEVICE
+      for (int e = 0; e < kPack; ++e) {
+        if (c + e < D) values[g * kPack + e] += row[c + e];
+      }
+    }
+  }
+}
+
+/// row[c] = factor * values[..], for the same channels.
 template <class Tiles, class Real, int kColumns, class Scalar>
 KOKKOS_FORCEINLINE_FUNCTION void write_channels(const Tiles& own, const Real (&values)[kColumns], Real factor, int D,
                                                 bool fits_packets, Scalar* row) {

@@ -65,10 +65,13 @@ Inputs inputs(const Shape& s) {
           uniform_as<Scalar>(s.keys(), 3), uniform_as<Scalar>(s.queries(), 4)};
 }
 
+/// For forward and then for backward.
 template <class Scalar>
-Buffer<float> forward_workspace(const AttentionChoice& choice, const Shape& s) {
+Buffer<float> workspace_for(const AttentionChoice& choice, const Shape& s) {
   return Buffer<float>::unwritten(
-      kernels::attention_forward_workspace_bytes(choice, kDtype<Scalar>, s.B, s.H, s.Tq, s.D) / 4);
+      std::max(kernels::attention_forward_workspace_bytes(choice, kDtype<Scalar>, s.B, s.H, s.Tq, s.D),
+               kernels::attention_workspace_bytes(choice, kDtype<Scalar>, s.B, s.H, s.Tq, s.D)) /
+      4);
 }
 kernels::Vector<std::byte, Device> bytes_of(const Buffer<float>& workspace) {
   return kernels::Vector<std::byte, Device>(reinterpret_cast<std::byte*>(workspace.data()),
@@ -93,7 +96,7 @@ struct Outcome {
     const auto query = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tq, s.D); };
     const auto key = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tk, s.D); };
     const auto pair = [&](const auto& buffer) { return buffer.heads(s.B, s.H, s.Tq, s.Tk); };
-    const Buffer<float> workspace = forward_workspace<Scalar>(choice, s);
+    const Buffer<float> workspace = workspace_for<Scalar>(choice, s);
     const kernels::Attention<Device, Scalar> attention{.choice = choice,
                                                        .q = query(q),
                                                        .k = key(k),
@@ -106,9 +109,12 @@ struct Outcome {
                                                        .math = math,
                                                        .workspace = bytes_of(workspace)};
     attention.forward(instance());
-    attention.backward(
-        instance(),
-        {.d_out = query(d_out), .d_q = query(d_q), .d_k = key(d_k), .d_v = key(d_v), .d_scores = pair(d_scores)});
+    attention.backward(instance(), {.d_out = query(d_out),
+                                    .d_q = query(d_q),
+                                    .d_k = key(d_k),
+                                    .d_v = key(d_v),
+                                    .d_scores = pair(d_scores),
+                                    .workspace = bytes_of(workspace)});
   }
 };
 
@@ -283,7 +289,7 @@ void reads_q_k_v_inside_the_fused_buffer(int head_width) {
     return kernels::heads_of_qkv<Device>(buffer.data(), p, B, H, T, D);
   };
   const auto rows = [&](const auto& buffer) { return kernels::heads_of_rows<Device>(buffer.data(), B, H, T, D); };
-  const Buffer<float> workspace = forward_workspace<Scalar>(TypeParam::choice(), s);
+  const Buffer<float> workspace = workspace_for<Scalar>(TypeParam::choice(), s);
   const kernels::Attention<Device, Scalar> attention{.choice = TypeParam::choice(),
                                                      .q = part(qkv_in, 0),
                                                      .k = part(qkv_in, 1),
@@ -299,7 +305,8 @@ void reads_q_k_v_inside_the_fused_buffer(int head_width) {
                                   .d_q = part(d_qkv, 0),
                                   .d_k = part(d_qkv, 1),
                                   .d_v = part(d_qkv, 2),
-                                  .d_scores = d_scores.heads(B, H, T, T)});
+                                  .d_scores = d_scores.heads(B, H, T, T),
+                                  .workspace = bytes_of(workspace)});
 
   const auto all_rows = out.values(), all_gradients = d_qkv.values();
   std::vector<double> got_out(s.queries()), d_q(s.queries()), d_k(s.keys()), d_v(s.keys());
@@ -387,7 +394,8 @@ TYPED_TEST(Attention, refuses_shapes_that_disagree) {
                        .d_q = data.heads(1, 2, 5, 8),
                        .d_k = data.heads(1, 2, 7, 8),
                        .d_v = data.heads(1, 2, 7, 8),
-                       .d_scores = data.heads(1, 2, 5, 7)};
+                       .d_scores = data.heads(1, 2, 5, 7),
+                       .workspace = bytes_of(workspace)};
   EXPECT_NO_THROW(good.backward(instance(), fine));
   const auto backward_refuses = [&](auto change) {
     Gradients bad = fine;
@@ -398,6 +406,9 @@ TYPED_TEST(Attention, refuses_shapes_that_disagree) {
   backward_refuses([&](Gradients& g) { g.d_q = data.heads(1, 2, 7, 8); });
   backward_refuses([&](Gradients& g) { g.d_k = data.heads(1, 2, 5, 8); });
   backward_refuses([&](Gradients& g) { g.d_v = data.heads(1, 2, 7, 7); });
+  if (kernels::attention_workspace_bytes(good.choice, kDtype<Scalar>, 1, 2, 5, 8) > 0) {
+    backward_refuses([&](Gradients& g) { g.workspace = {}; });
+  }
 }
 
 /// Rows of scores of every length that the softmax treats differently: of a thread's registers, of a team's, longer.

@@ -583,7 +583,7 @@ TEST(PlanDevice, workspaces_are_those_of_its_kernels) {
   EXPECT_EQ(bytes_of_tensor("head.logits"), std::int64_t{4} * 512 * 10000 * 2);  // one chunk
   EXPECT_EQ(bytes_of_tensor("attention.counter"), 4);
   EXPECT_EQ(bytes_of_tensor("attention.workspace"),
-            kernels::attention_workspace_bytes(plan.options.attention, plan.options.dtype, 4, 12, 512, 64));
+            kernels::attention_workspace_bytes(plan.options.attention, Dtype::bf16, 4, 12, 512, 64));
   EXPECT_EQ(plan.options.attention.backward, kernels::Engine::wgmma);
   // the largest product is the gradient of the head, in fp32
   EXPECT_EQ(plan.layout.total_bytes() - plan.layout.arena_bytes(),
