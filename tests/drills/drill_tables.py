@@ -34,7 +34,7 @@ def rows_of(columns):
 
 def generated():
     stored = tomllib.loads((HERE / "drills.toml").read_text())
-    return "\n".join(text(stored) for text in (drills_text, sharding_text))
+    return "\n".join(text(stored) for name, text in (("drills", drills_text), ("sharding", sharding_text)) if name in stored)
 
 
 def where(info):
