@@ -55,10 +55,10 @@ class Scripts(unittest.TestCase):
     def test_run_in_a_job_by_srun(self):
         self.tool("srun", 'echo "$*"; exit 75')
         started = self.call("run", "--launcher", "srun", "-n", "4", "echo", "a b", code=75, says="srun --mpi=pmix").stdout
-        self.assertEqual(started, "--mpi=pmix --kill-on-bad-exit=1 --ntasks=4 echo a b\n")
+        self.assertEqual(started, "--mpi=pmix --kill-on-bad-exit=1 --wait=60 --ntasks=4 echo a b\n")
         site = {"SLURM_CPUS_PER_TASK": "8", "SLURM_MPI_TYPE": "pmi2"}
         self.assertTrue(self.call("run", "--launcher", "srun", "echo", code=75, env=site).stdout.startswith(
-            "--mpi=pmi2 --kill-on-bad-exit=1 --ntasks=1 --cpus-per-task=8 "))
+            "--mpi=pmi2 --kill-on-bad-exit=1 --wait=60 --ntasks=1 --cpus-per-task=8 "))
         (self.tools / "srun").unlink()
         self.call("run", "--launcher", "srun", "echo", code=3, says="no srun")
         self.call("run", "--launcher", "ssh", "echo", code=2, says="--launcher takes mpirun or srun, not 'ssh'")

@@ -71,7 +71,7 @@ TEST(LabKeys, are_reached_by_slips_and_by_right_words_in_wrong_sections) {
 }
 
 TEST(LabKeys, a_named_kernel_goes_with_the_number_format_of_the_benchmark) {
-  const std::string_view named = "attention.kernel = 'mma'\n";
+  const std::string_view named = "attention.kernel = 'wgmma'\n";
   EXPECT_THAT(deck_refusal(std::string(named)), HasSubstr("attention.kernel"));
   EXPECT_NO_THROW(read("job.kind = 'bench.attention'\nbench.dtype = 'bf16'\n" + std::string(named)));
 }

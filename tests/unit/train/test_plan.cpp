@@ -590,7 +590,7 @@ TEST(PlanDevice, workspaces_are_those_of_its_kernels) {
             std::max(2048 * 10000 * 2, 10000 * 768 * 4) + (128 << 20));
 }
 
-TEST(PlanDevice, flash1_and_tiled_have_a_workspace_in_the_forward_pass) {
+TEST(PlanDevice, flash1_and_tiled_have_a_workspace_in_both_passes) {
   for (const auto kernel : {config::AttentionKernel::flash1, config::AttentionKernel::tiled}) {
     config::Settings deck = tuned_gpu_deck();
     deck.attention = {.kernel = kernel};
@@ -600,8 +600,13 @@ TEST(PlanDevice, flash1_and_tiled_have_a_workspace_in_the_forward_pass) {
       if (tensor.label == "attention.workspace") bytes += tensor.bytes;
     }
     const std::int64_t rows = 4 * 12 * 512;  // B H T; D 64
-    EXPECT_EQ(bytes,
+    const auto& attention = plan.options.attention;
+    const std::int64_t forward = kernels::attention_forward_workspace_bytes(attention, Dtype::bf16, 4, 12, 512, 64);
+    EXPECT_EQ(forward,
               kernel == config::AttentionKernel::flash1 ? rows * (64 + 1) * 4 : 4 * 12 * 128 * (128 + 2 * 64 + 3) * 4);
+    // backward is flash2's; one tensor serves both passes
+    EXPECT_EQ(bytes, std::max(forward, kernels::attention_workspace_bytes(attention, Dtype::bf16, 4, 12, 512, 64,
+                                                                          plan.options.target)));
   }
 }
 
