@@ -90,9 +90,11 @@ def keep(file, group, names):
     """Copies these groups of a row's file, compressed; of /info the deck, without its paths."""
     def copy(name, item):
         if isinstance(item, h5py.Dataset):
-            values = item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...]
-            text = h5py.string_dtype() if values.dtype == object else None
-            group.create_dataset(f"{top}/{name}", data=values, dtype=text, compression="gzip" if values.ndim else None)
+            values = item[...]
+            if h5py.check_string_dtype(item.dtype) and values.ndim:  # of one length: those of their own lengths are not compressed
+                longest = max(map(len, values), default=1)
+                values = values.astype(h5py.string_dtype(length=max(longest, 1)))
+            group.create_dataset(f"{top}/{name}", data=values, **({"compression": 9, "shuffle": True} if values.ndim else {}))
 
     for top in names:
         if top == "info":
