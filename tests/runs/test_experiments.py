@@ -78,8 +78,8 @@ class Experiments(RunTest):
 
     def test_some_rows_make_a_table_and_a_picture_too(self):
         """Also where they are compared with a row that was left out."""
-        for name, rows in (("checkpointing", ("0", "4")), ("attention_sweep", ("course_16_128", "kernels_flash2_bf16_16_128")),
-                           ("compiled", ("attention_16_128_standard", "attention_16_128_flash2")),
+        for name, rows in (("checkpointing", ("0", "4")), ("attention_sweep", ("course_16_128", "kernels_auto_bf16_16_128")),
+                           ("compiled", ("attention_16_128_standard", "attention_16_128_auto")),
                            ("memory_accounting", ("standard_16_128", "flash2_16_128"))):
             for row in rows:
                 with self.subTest(experiment=name, row=row):
