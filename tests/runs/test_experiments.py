@@ -2,6 +2,7 @@
 """Every experiment of input/experiments, in its quick variant: it runs, prints its table and draws its picture."""
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,9 +30,20 @@ NAMES = sorted(path.parent.name for path in (SOURCE / "input/experiments").glob(
 
 
 class Experiments(RunTest):
-    def script(self, *arguments, code=0):
+    @classmethod
+    def setUpClass(cls):
+        cls.place, cls.ran = tempfile.TemporaryDirectory(), {}
+        cls.addClassCleanup(cls.place.cleanup)
+
+    def quick(self, name):
+        """Standard output and folder of the quick variant, which all tests share; it is run once."""
+        if name not in self.ran:
+            self.ran[name] = self.script(name, "--quick", folder=self.place.name).stdout
+        return self.ran[name], Path(self.place.name) / f"runs/experiments/{name}-quick"
+
+    def script(self, *arguments, code=0, folder=None):
         environment = {**os.environ, "TESSERA_PROGRAM": str(PROGRAM)}
-        result = subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], cwd=self.folder, env=environment, capture_output=True,
+        result = subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], cwd=folder or self.folder, env=environment, capture_output=True,
                                 text=True, errors="replace", timeout=5 * LIMIT_S)
         self.assertEqual(result.returncode, code, result.stdout[-3000:] + result.stderr[-3000:])
         return result
@@ -39,10 +51,9 @@ class Experiments(RunTest):
     def test_quick(self):
         for name in NAMES:
             with self.subTest(experiment=name):
-                result = self.script(name, "--quick")
-                output = self.folder / f"runs/experiments/{name}-quick"
-                self.assertGreater(len(result.stdout.splitlines()), 1, "a heading and rows")
-                self.assertNotIn("exit ", result.stdout)
+                printed, output = self.quick(name)
+                self.assertGreater(len(printed.splitlines()), 1, "a heading and rows")
+                self.assertNotIn("exit ", printed)
                 self.assertEqual((output / f"{name}.png").read_bytes()[:4], b"\x89PNG")
                 self.assertGreater((output / f"{name}.png").stat().st_size, 10000)
                 self.assert_what_is_stored_has_the_same_tables(name, Results(output))
@@ -57,9 +68,9 @@ class Experiments(RunTest):
         self.assertEqual(text(stored), text(results))
         stored.is_quick = True
         self.assertEqual(stored.heading(), results.heading())
-        self.assertNotIn(str(self.folder), (folder / "results.toml").read_text())
+        self.assertNotIn(self.place.name, (folder / "results.toml").read_text())
         launch.draw(module.draw, stored, folder / f"{name}.png")
-        self.assertEqual((folder / f"{name}.png").read_bytes(), (self.folder / f"runs/experiments/{name}-quick/{name}.png").read_bytes())
+        self.assertEqual((folder / f"{name}.png").read_bytes(), (results.output / f"{name}.png").read_bytes())
 
     def test_a_benchmark_with_a_page_runs_under_its_folders_name(self):
         small = ("bench.length=[64]", "bench.head_width=[64]", "bench.tokens=64", "bench.channels=64", "bench.repeats=2", "bench.rest_ms=0",
@@ -72,8 +83,7 @@ class Experiments(RunTest):
     def test_what_is_no_whole_run_is_not_published(self):
         for words, says in ((["--publish", self.folder / "none"], "holds no rows"), (["--publish"], "runs/experiments/accumulation holds no rows")):
             self.assertIn(says, self.script("accumulation", *words, code=6).stderr)
-        self.script("accumulation", "--quick", "--output", self.folder / "quick")
-        self.assertIn("is a --quick run", self.script("accumulation", "--publish", self.folder / "quick", code=6).stderr)
+        self.assertIn("is a --quick run", self.script("accumulation", "--publish", self.quick("accumulation")[1], code=6).stderr)
         self.assertNotIn("quick = true", (homes()["accumulation"] / "results.toml").read_text())
 
     def test_some_rows_make_a_table_and_a_picture_too(self):
@@ -96,7 +106,7 @@ class Experiments(RunTest):
         self.assertIn(f"{file}: ", self.script("checkpointing", "--quick", "--output", output, "--redraw", code=6).stderr)
 
     def test_formats_are_those_of_the_step(self):
-        lines = [re.split(r"  +", line) for line in self.script("dtypes", "--quick").stdout.splitlines()]
+        lines = [re.split(r"  +", line) for line in self.quick("dtypes")[0].splitlines()]
         found = {line[0]: line[2:] for line in lines if len(line) == 6}
         self.assertEqual(found["tensor"], ["fp32", "bf16", "fp16", "autocast to 16 bits"])
         self.assertEqual(found["master weights"], ["-", "bf16 low halves", "fp32", "fp32, the parameters"])
@@ -106,7 +116,7 @@ class Experiments(RunTest):
             self.assertEqual(found[tensor], ["fp32"] * 4, tensor)
 
     def test_predicted_memory_is_what_is_laid_out(self):
-        lines = [re.split(r"  +", line) for line in self.script("memory_accounting", "--quick").stdout.splitlines()]
+        lines = [re.split(r"  +", line) for line in self.quick("memory_accounting")[0].splitlines()]
         self.assertEqual(lines[0][0], "T 2048, out of memory")
         terms = {line[0]: line[2:] for line in lines if line[0] in ("q", "lse", "probabilities", "d_scores")}
         self.assertEqual(len(terms), 4)
@@ -115,15 +125,16 @@ class Experiments(RunTest):
         self.assertEqual(terms["probabilities"], ["16.0000", "16.0000", "0.0000", "0.0000"])
 
     def test_a_table_is_aligned_or_markdown_and_can_be_drawn_again(self):
-        plain = self.script("step", "--quick").stdout.splitlines()
-        again = self.script("step", "--quick", "--redraw").stdout.splitlines()
-        self.assertEqual(plain, again)
-        markdown = self.script("step", "--quick", "--redraw", "--markdown").stdout.splitlines()
+        printed, output = self.quick("step")
+        plain, copy = printed.splitlines(), shutil.copytree(output, self.folder / "step")
+        redraw = ("step", "--quick", "--output", copy, "--redraw")
+        self.assertEqual(self.script(*redraw).stdout.splitlines(), plain)
+        markdown = self.script(*redraw, "--markdown").stdout.splitlines()
         self.assertRegex(markdown[1], r"^\|( :?-+:? \|)+$")
         self.assertEqual(len(markdown), len(plain) + 1)
-        with h5py.File(self.folder / "runs/experiments/step-quick/ranks_0001/experiment.h5", "a") as file:
+        with h5py.File(copy / "ranks_0001/experiment.h5", "a") as file:
             del file["info"].attrs["gpu_models"]
-        self.assertIn("an older version", self.script("step", "--quick", "--redraw", code=6).stderr)
+        self.assertIn("an older version", self.script(*redraw, code=6).stderr)
 
     def test_the_list_has_every_question(self):
         lines = self.script("--list").stdout.splitlines()
