@@ -149,8 +149,9 @@ def attention_table(rows):
 
 
 def step_table(rows):
-    return (["model", "format", "ours, ms", "torch.compile, ms", "ratio"],
-            [[row["size"], row["dtype"], median(row["ms"]), median(row["torch_ms"]), f"{median(found_ratios(row)):.2f}"] for row in rows])
+    return (["model", "format", "ours, ms", "torch.compile, ms", "ratio (lowest-highest)"],
+            [[row["size"], row["dtype"], median(row["ms"]), median(row["torch_ms"]),
+              ratio_text(found_ratios(row)).strip() if row["ms"] and row["torch_ms"] else "-"] for row in rows])
 
 
 def step_repeats(quick):

@@ -1,6 +1,7 @@
 """What pages keep of scripts/compare_torch: compare.toml beside the page, and the tables and the picture that come from it.
 
-A section of HOMES is stored with what ran where; its table lies between `<!-- generated: compare/SECTION -->` and `<!-- end -->`.
+A section of HOMES whose page has the marks `<!-- generated: compare/SECTION -->` and `<!-- end -->` is stored with what ran where; its
+table lies between them.
 """
 import tomllib
 
@@ -63,12 +64,13 @@ def generated(name, kept):
 
 
 def publish(folder, root=ROOT):
-    """Stores each section of the report in this folder that has a home, and writes its page's tables and picture."""
+    """Stores each section of the report in this folder that a page shows, and writes the page's tables and picture."""
     report = Report(folder).read()
     if not report.info["git_hash"]:
         raise Refusal(FILES, f"{folder}: the program that ran does not know its commit; build it in a checkout, or set TESSERA_COMMIT")
     for name, rows in report.data.items():
-        if name not in HOMES:
+        if name not in HOMES or name not in parts_of((root / HOMES[name][0] / "README.md").read_text()):
+            print(f"{name}: no page shows it")
             continue
         home = root / HOMES[name][0]
         kept = {**stored(home), name: {"info": report.info, "rows": {key: [flat(row)[key] for row in rows] for key in flat(rows[0])}}}
@@ -80,18 +82,21 @@ def publish(folder, root=ROOT):
             plots.draw_one(PICTURES[name][0], report, home / PICTURES[name][1])
 
 
+def parts_of(text):
+    """{section: what stands in this page's text}"""
+    return {mark[1].removeprefix("compare/"): mark[2] for mark in MARKS.finditer(text) if mark[1].startswith("compare/")}
+
+
 def faults(root=ROOT):
     """What is wrong with pages beside their compare.toml."""
     found = []
     for place in dict.fromkeys(place for place, _ in HOMES.values()):
-        text, kept = (root / place / "README.md").read_text(), stored(root / place)
-        marks = {mark[1].removeprefix("compare/"): mark[2] for mark in MARKS.finditer(text) if mark[1].startswith("compare/")}
-        wanted = {name for name, (home, _) in HOMES.items() if home == place}
-        if not marks.keys() == kept.keys() == wanted:
-            found.append(f"{place}: README.md has the tables {sorted(marks)} and {FILE} the sections {sorted(kept)}; both should have {sorted(wanted)}")
+        marks, kept = parts_of((root / place / "README.md").read_text()), stored(root / place)
+        if marks.keys() != kept.keys():
+            found.append(f"{place}: README.md has the tables {sorted(marks)} and {FILE} the sections {sorted(kept)}")
             continue
-        for name in wanted:
-            if fault := difference(marks[name], generated(name, kept[name]), FILE, "scripts/compare_torch --publish"):
+        for name, part in marks.items():
+            if fault := difference(part, generated(name, kept[name]), FILE, "scripts/compare_torch --publish"):
                 found.append(f"{place}: {fault}")
-        found += [f"{place} has no {file}" for name, (_, file) in PICTURES.items() if name in wanted and not (root / place / file).exists()]
+        found += [f"{place} has no {file}" for name, (_, file) in PICTURES.items() if name in marks and not (root / place / file).exists()]
     return found
