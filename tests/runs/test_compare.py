@@ -285,7 +285,7 @@ class Compare(RunTest):
         self.assertEqual(stored.faults(self.folder), [])
         page = self.folder / "kernels/README.md"
         self.assertIn("median of 3 rounds of 10 steps, commit 0123456789ab, GNU 13.3.0, CUDA 13.0, beside PyTorch.", page.read_text())
-        self.assertRegex(page.read_text(), r"\| small \| fp32 +\| +6 \| +12 \| +2.00 \(1.00-2.40\) \|")
+        self.assertRegex(page.read_text(), r"\| small \| fp32 +\| +6 \| +12 \| +2.00 \(1.00-2.40\) +\|")
         page.write_text(page.read_text().replace(" 2.00 (", " 2.10 (", 1))
         self.assertRegex(stored.faults(self.folder)[0], r"(?s)kernels: README.md has\n.*2\.10.*where compare.toml gives.*2\.00")
         page.write_text(page.read_text().replace("compare/fp32.steps", "compare/steps"))
