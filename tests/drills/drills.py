@@ -21,7 +21,7 @@ import numpy as np
 from harness import HANG, PATIENCE, PROGRAM, SOURCE, STOPPED, TINY, column, latest_step, tensors
 
 sys.path.insert(0, str(SOURCE / "tests/support"))
-from slurm_lab import NODES  # noqa: E402
+from slurm_lab import CPUS, NODES  # noqa: E402
 
 RUN = ("train.batch_size=48", "optimizer.learning_rate=1e-3", "parallel.timeout_s=6", "-N", 2, "-n", 2)  # at a constant rate
 ENDLESS = 10**9
@@ -68,9 +68,6 @@ class Drill:
     def ask_for(self, steps):
         self.deck.write_text(TINY.read_text().replace("\nsteps = 30 ", f"\nsteps = {steps} "))
 
-    def shown(self, job, field):
-        return re.search(rf"\b{field}=(\S+)", self.lab.command("scontrol", "show", "job", job)).group(1)
-
     def text(self):
         return "".join(path.read_text(errors="replace") for path in sorted(self.directory.glob("slurm/*.out")))
 
@@ -79,7 +76,7 @@ class Drill:
         while not condition():
             if time.monotonic() > end:
                 raise Failed(f"never saw {what}:\n{self.lab.command('squeue')}{self.text()[-2000:]}")
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def until_step(self, step):
         """Until the run's line in `status` has come so far."""
@@ -88,11 +85,6 @@ class Drill:
             return found and int(found[1]) >= step
 
         self.until(reached, f"step {step}")
-
-    def release(self, job):
-        """Starts a job that was requeued, which Slurm holds for two minutes. See test_slurm.py."""
-        self.until(lambda: not self.lab.steps_of(job), "the end of the first start")
-        self.lab.command("scontrol", "update", f"JobId={job}", "StartTime=now+2")
 
     # --- processes of a job
 
@@ -128,8 +120,8 @@ class Drill:
         self.until_step(self.at_step)
         harm(self, job)
         self.until(lambda: self.is_over(job, way), "the end of the job")
-        self.state = "requeued" if self.is_requeued(job) else self.shown(job, "JobState")
-        self.code = self.shown(job, "ExitCode") if self.state != "requeued" else "-"
+        self.state = "requeued" if self.is_requeued(job) else self.lab.shown(job, "JobState")
+        self.code = self.lab.shown(job, "ExitCode") if self.state != "requeued" else "-"
         self.until(lambda: not self.ranks(job), "the end of its ranks")
         self.resumed = latest_step(self.directory)
         self.steps = EVERY * (self.resumed // EVERY + 1)
@@ -138,8 +130,9 @@ class Drill:
         if (self.state, self.code) not in expected:
             raise Failed(f"{self.victim or self.kind}: the job ended as {self.state} with {self.code}, not as {expected}:\n{self.text()[-3000:]}")
         if self.state == "requeued":
-            if self.shown(job, "JobState") == "PENDING":
-                self.release(job)
+            self.until(lambda: not self.lab.steps_of(job), "the end of the first start")
+            if self.lab.shown(job, "JobState") == "PENDING":
+                self.lab.release(job)
         elif last == job:
             last = self.submit(steps=self.steps)[1]
         else:
@@ -152,15 +145,15 @@ class Drill:
         self.lab.command("scancel", f"--name={self.deck.stem}")
 
     def until_end(self, job):
-        self.until(lambda: self.shown(job, "JobState") in ENDED, "the end of the run")
-        if (ended := (self.shown(job, "JobState"), self.shown(job, "ExitCode"))) != ("COMPLETED", "0:0"):
+        self.until(lambda: self.lab.shown(job, "JobState") in ENDED, "the end of the run")
+        if (ended := (self.lab.shown(job, "JobState"), self.lab.shown(job, "ExitCode"))) != ("COMPLETED", "0:0"):
             raise Failed(f"{self.victim or self.kind}: what went on ended as {ended}:\n{self.text()[-3000:]}")
 
     def is_requeued(self, job):
-        return int(self.shown(job, "Restarts")) > 0
+        return int(self.lab.shown(job, "Restarts")) > 0
 
     def is_over(self, job, way):
-        return self.shown(job, "JobState") in ENDED or ("--requeue" in way and self.is_requeued(job))
+        return self.lab.shown(job, "JobState") in ENDED or ("--requeue" in way and self.is_requeued(job))
 
 
 def undisturbed(lab, folder, steps):
@@ -237,8 +230,8 @@ def crash_node(drill, job):
 
 def preempt(drill, job):
     drill.victim = "the job"
-    drill.urgent = drill.lab.command("sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null",
-                                     "--wrap", "sleep 1000").strip()
+    drill.urgent = drill.lab.command("sbatch", "--parsable", "--partition=urgent", *MOST, "--output=/dev/null", "--wrap",
+                                     "sleep 1000").strip()
 
 
 def cancel(drill, job):
@@ -262,6 +255,7 @@ def repair(drill):
         drill.lab.revive(node)
 
 
+MOST = ("--nodes=2", "--ntasks-per-node=1", f"--cpus-per-task={CPUS // 2 + 1}")  # two such jobs do not fit
 REQUEUE, CHAIN, ALONE = ("--requeue", "--", "--time=10"), ("--chain", 2), ("--", "--time=10")
 AGAIN, KILLED, LOST, NO_NODE = ("requeued", "-"), ("FAILED", "137:0"), ("FAILED", f"{HANG}:0"), ("NODE_FAIL", "0:1")
 KINDS = {  # how it is submitted, what is done to it, the states and codes that are right
@@ -270,7 +264,7 @@ KINDS = {  # how it is submitted, what is done to it, the states and codes that 
     "slurmd": (REQUEUE, kill_slurmd, [AGAIN]),
     "node": (REQUEUE, crash_node, [AGAIN, LOST]),  # which notice first: Slurm, or the ranks that are left
     "stopped": (CHAIN, stop_rank, [LOST, KILLED]),  # srun kills the stopped one
-    "preemption": (REQUEUE, preempt, [AGAIN]),
+    "preemption": ((*REQUEUE, "--partition=spare", *MOST), preempt, [AGAIN]),
     "scancel": (CHAIN, cancel, [("CANCELLED", f"{STOPPED}:0"), ("CANCELLED", "0:15")]),
     "limit": (REQUEUE, limit_with_signal, [AGAIN]),
     "limit_without_signal": (ALONE, limit_without_signal, [("TIMEOUT", f"{STOPPED}:0"), ("TIMEOUT", "0:15")]),
