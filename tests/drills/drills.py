@@ -259,7 +259,7 @@ MOST = ("--nodes=2", "--ntasks-per-node=1", f"--cpus-per-task={CPUS // 2 + 1}") 
 REQUEUE, CHAIN, ALONE = ("--requeue", "--", "--time=10"), ("--chain", 2), ("--", "--time=10")
 AGAIN, KILLED, LOST, NO_NODE = ("requeued", "-"), ("FAILED", "137:0"), ("FAILED", f"{HANG}:0"), ("NODE_FAIL", "0:1")
 KINDS = {  # how it is submitted, what is done to it, the states and codes that are right
-    "rank": (CHAIN, kill_rank, [KILLED]),
+    "rank": (CHAIN, kill_rank, [KILLED, LOST]),  # what is quicker: srun kills the other rank, or that one gives up
     "slurmstepd": (CHAIN, kill_stepd, [LOST, NO_NODE]),
     "slurmd": (REQUEUE, kill_slurmd, [AGAIN]),
     "node": (REQUEUE, crash_node, [AGAIN, LOST]),  # which notice first: Slurm, or the ranks that are left
