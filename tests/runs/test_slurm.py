@@ -182,7 +182,7 @@ class Ends(Cluster):
     def test_without_a_requeue_a_stop_is_the_jobs_code(self):
         job = self.submit(*LONG, "-N", 2, "-n", 2)
         self.until_steps(job)
-        lab.command("scancel", "--signal=USR1", job)
+        lab.command("scancel", "--signal=USR1", "--batch", job)  # to the script
         self.assertIn("stopped by SIGUSR1", self.finish(job, STOPPED))
 
     def test_scancel_ends_a_job_that_requeues(self):
