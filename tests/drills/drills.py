@@ -26,7 +26,7 @@ from slurm_lab import CPUS, NODES  # noqa: E402
 RUN = ("train.batch_size=48", "optimizer.learning_rate=1e-3", "parallel.timeout_s=6", "-N", 2, "-n", 2)  # at a constant rate
 ENDLESS = 10**9
 EVERY = 100  # steps; what goes on ends at a multiple, where the undisturbed run has a checkpoint
-END_S = 180 * PATIENCE
+END_S = 300 * PATIENCE
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
 COLUMNS = ("step", "loss", "grad_norm")
 
@@ -214,6 +214,8 @@ def kill_stepd(drill, job):
     whose = "the script's" if "batch" in what else "the ranks'"
     drill.victim = f"{whose} slurmstepd on {drill.lab.node_of(pid)}"
     os.kill(pid, signal.SIGKILL)
+    if whose == "the script's":  # which harms no rank, and Slurm does not miss it while they run
+        drill.lab.command("scancel", "--signal=USR1", job)
 
 
 def kill_slurmd(drill, job):
