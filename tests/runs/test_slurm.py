@@ -47,12 +47,13 @@ lab = None
 
 class Cluster(RunTest):
     def submit(self, *words, name="run", deck=TINY, code=0, env=None):
-        """The number of the last job; its directory is `name` in the test's folder."""
+        """The number of the job, or those of a chain; its directory is `name` in the test's folder."""
         answer = subprocess.run([SOURCE / "scripts/slurm/submit", deck, f"job.directory={self.folder / name}", *map(str, words)],
                                 env={**os.environ, **lab.environment, "TESSERA_PROGRAM": str(PROGRAM), **(env or {})}, capture_output=True,
                                 text=True, cwd=self.folder, timeout=60)
         self.assertEqual(answer.returncode, code, answer.stdout + answer.stderr)
-        return answer.stdout.split()[-1] if code == 0 else answer.stderr
+        numbers = answer.stdout.split()
+        return answer.stderr if code != 0 else numbers if "--chain" in words else numbers[-1]
 
     def text(self, job, name="run"):
         path = self.folder / name / f"slurm/{job}.out"
@@ -195,19 +196,18 @@ class Ends(Cluster):
         self.assertGreater(latest_step(self.folder / "run"), 0, self.text(job))  # SIGTERM leaves time for a checkpoint
 
     def test_a_chain_goes_on_after_a_stop_and_ends_when_the_run_has_finished(self):
-        last = int(self.submit("train.steps=80", "train.batch_size=48", "-N", 2, "-n", 2, "--chain", 3))
-        first, second = last - 2, last - 1
+        first, second, last = self.submit("train.steps=80", "train.batch_size=48", "-N", 2, "-n", 2, "--chain", 3)
         self.until_steps(first)
-        lab.command("scancel", "--signal=USR1", str(first))
-        self.finish(str(last))
-        self.assertEqual([lab.shown(str(job), "ExitCode") for job in (first, second)], [f"{STOPPED}:0", "0:0"])
+        lab.command("scancel", "--signal=USR1", first)
+        self.finish(last)
+        self.assertEqual([lab.shown(job, "ExitCode") for job in (first, second)], [f"{STOPPED}:0", "0:0"])
         self.assertIn("nothing to train", self.text(last))
         self.assertEqual(latest_step(self.folder / "run"), 80)
 
     def test_two_starts_without_progress_end_a_chain(self):
-        last = int(self.submit(*UNUSABLE, "-N", 1, "-n", 1, "--chain", 3))
-        self.assertIn("the last 2 starts of this submission began at step 0", self.finish(str(last), ENVIRONMENT))
-        self.assertEqual([lab.shown(str(job), "ExitCode") for job in (last - 2, last - 1)], [f"{NUMBERS}:0"] * 2)
+        first, second, last = self.submit(*UNUSABLE, "-N", 1, "-n", 1, "--chain", 3)
+        self.assertIn("the last 2 starts of this submission began at step 0", self.finish(last, ENVIRONMENT))
+        self.assertEqual([lab.shown(job, "ExitCode") for job in (first, second)], [f"{NUMBERS}:0"] * 2)
 
 
 class Directories(Cluster):
