@@ -5,6 +5,9 @@
 
 if(CMAKE_SCRIPT_MODE_FILE)  # cmake -DSOURCE=... -DTEMPLATE=... -DOUTPUT=... -P BuildInfo.cmake
   set(GIT_HASH unknown)
+  if(NOT "$ENV{TESSERA_COMMIT}" STREQUAL "")  # of sources without git
+    set(GIT_HASH "$ENV{TESSERA_COMMIT}")
+  endif()
   set(IS_DIRTY false)
   find_program(GIT git)
   if(GIT)
@@ -55,6 +58,11 @@ function(tessera_describe_kokkos result)
 endfunction()
 
 tessera_describe_kokkos(TESSERA_KOKKOS)
+set(TESSERA_COMPILERS "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
+if(TESSERA_CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  string(APPEND TESSERA_COMPILERS ", CUDA ${CUDAToolkit_VERSION}")
+endif()
 string(TOUPPER "${CMAKE_BUILD_TYPE}" _type)
 get_target_property(_options tessera_flags INTERFACE_COMPILE_OPTIONS)
 string(REPLACE ";" " " TESSERA_FLAGS "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${_type}} ${_options}")

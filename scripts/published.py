@@ -41,6 +41,7 @@ def key_text(key):
 
 
 def section(name, columns):
+    """`name`: a key of TOML."""
     return f"\n[{name}]\n" + "".join(f"{key_text(key)} = {text_of(value)}\n" for key, value in columns.items())
 
 
@@ -90,9 +91,11 @@ def keep(file, group, names):
     """Copies these groups of a row's file, compressed; of /info the deck, without its paths."""
     def copy(name, item):
         if isinstance(item, h5py.Dataset):
-            values = item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...]
-            text = h5py.string_dtype() if values.dtype == object else None
-            group.create_dataset(f"{top}/{name}", data=values, dtype=text, compression="gzip" if values.ndim else None)
+            values = item[...]
+            if h5py.check_string_dtype(item.dtype) and values.ndim:  # of one length: those of their own lengths are not compressed
+                longest = max(map(len, values), default=1)
+                values = values.astype(h5py.string_dtype(length=max(longest, 1)))
+            group.create_dataset(f"{top}/{name}", data=values, **({"compression": 9, "shuffle": True} if values.ndim else {}))
 
     for top in names:
         if top == "info":
@@ -122,10 +125,14 @@ def rewrite(name, folder):
     """Puts the generated part into the page, which marks its place."""
     page = folder / "README.md"
     text = page.read_text() if page.exists() else ""
-    if [mark[1] for mark in MARKS.finditer(text)] != [name]:
+    if [mark[1] for mark in MARKS.finditer(text)].count(name) != 1:
         raise Refusal(FILES, f"{page}: mark the place of its tables with the lines <!-- generated: {name} --> and <!-- end -->, once")
-    generated = generated_text(name, folder)
-    page.write_text(MARKS.sub(lambda _: f"<!-- generated: {name} -->\n{generated}<!-- end -->\n", text))
+    page.write_text(with_part(text, name, generated_text(name, folder)))
+
+
+def with_part(text, name, part):
+    """A page's text with this generated part in place of the one of that name."""
+    return MARKS.sub(lambda mark: f"<!-- generated: {name} -->\n{part}<!-- end -->\n" if mark[1] == name else mark[0], text)
 
 
 def publish(name, run, preset):
@@ -147,7 +154,7 @@ def fault_of(name, folder, is_listed):
     page, stored = folder / "README.md", folder / STORED
     if not page.exists():
         return "has no README.md"
-    marks = [(mark[1], mark[2]) for mark in MARKS.finditer(page.read_text())]
+    marks = [(mark[1], mark[2]) for mark in MARKS.finditer(page.read_text()) if not mark[1].startswith("compare/")]  # those: compare/stored.py
     if is_listed:
         return "has stored results: take it off the list of pages without" if stored.exists() or marks else ""
     if not stored.exists():
@@ -156,10 +163,14 @@ def fault_of(name, folder, is_listed):
         return f"has no {folder.name}.png"
     if [mark for mark, _ in marks] != [name]:
         return f"README.md has no generated part of the name {name}, or several"
-    expected = generated_text(name, folder).splitlines()
-    found = marks[0][1].splitlines()
+    return difference(marks[0][1], generated_text(name, folder), STORED, f"scripts/experiment {name} --publish")
+
+
+def difference(found, expected, stored, command):
+    """The first line in which a page's part differs from what its stored results give, in words; "" where none does."""
+    found, expected = found.splitlines(), expected.splitlines()
     if found == expected:
         return ""
     first = next((i for i, pair in enumerate(zip(found, expected)) if pair[0] != pair[1]), min(len(found), len(expected)))
     shown = [lines[first] if first < len(lines) else "nothing" for lines in (found, expected)]
-    return f"README.md has\n  {shown[0]}\nwhere {STORED} gives\n  {shown[1]}\n(scripts/experiment {name} --publish writes both)"
+    return f"README.md has\n  {shown[0]}\nwhere {stored} gives\n  {shown[1]}\n({command} writes both)"

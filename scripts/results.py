@@ -192,15 +192,19 @@ def heading(info):
             str(info.get("created", ""))[:10], f"tessera {info.get('version', '?')}", str(info.get("git_hash", ""))[:12]]
 
 
+def measured(info, where, repeats):
+    """Where and how something was measured; of an /info's created, git_hash and build."""
+    versions = re.findall(r"(?:GNU|Clang|NVIDIA|CUDA) [\d.]+|Kokkos [\d.]+ \([^)]*\)", str(info.get("build", "")))
+    return ", ".join(filter(None, [f"Measured {info['created'][:10]} on {where}", repeats, f"commit {info['git_hash'][:12]}", *versions]))
+
+
 def provenance(results):
     """A sentence on where and how a published run was measured."""
-    info, build = results.info, str(results.info.get("build", ""))
+    info = results.info
     gpus = ", ".join(f"{ranks} x {model}" if info["ranks"] > 1 else f"one {model}" for model, ranks in results.gpus().items())
-    versions = re.findall(r"(?:GNU|Clang|NVIDIA|CUDA) [\d.]+|Kokkos [\d.]+ \([^)]*\)", build)
     shown = [word for word in info["overrides"] if not word.startswith("experiment.only=")]  # whose rows the tables show
     keys = f" With `{'`, `'.join(shown)}`." if shown else ""
-    where = [f"Measured {info['created'][:10]} on {gpus or info['device']}", results.repeats_text(), f"commit {info['git_hash'][:12]}"]
-    return ", ".join(filter(None, [*where, *versions])) + "." + keys
+    return measured(info, gpus or info["device"], results.repeats_text()) + "." + keys
 
 
 class Results:

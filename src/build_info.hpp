@@ -9,9 +9,9 @@
 namespace tessera::build_info {
 
 std::string version();     // "0.1.0"
-std::string git_hash();    // 40 hex digits; "unknown" outside a git checkout
+std::string git_hash();    // 40 hex digits; outside of a git checkout TESSERA_COMMIT of the build, or "unknown"
 bool is_dirty();           // tracked files differed from git_hash(); false when that is unknown
-std::string compiler();    // "GNU 12.2.0"
+std::string compiler();    // "GNU 12.2.0"; of GPU builds "GNU 13.3.0, CUDA 13.0.48"
 std::string flags();       // compile flags of our own code
 std::string build_type();  // "RelWithDebInfo"
 std::string kokkos();      // "3.4.1 (SERIAL)"; "unknown" where its configuration header was not found

@@ -1,4 +1,4 @@
-"""Attention and steps in fp32, on arithmetic units and in TF32 on tensor cores: the section `fp32` of gpu.py.
+"""Attention and steps in fp32, on arithmetic units and in TF32 on tensor cores: the sections `fp32.*` of gpu.py.
 
 PyTorch's side of attention is one of torch_worker's backends: STORED stores the scores, compiled by torch.compile, and
 EFFICIENT is its fused kernel, whose fp32 is three TF32 products on tensor cores. Steps are clipped graphs on both sides,
@@ -7,37 +7,71 @@ torch.compile's with "reduce-overhead". TF32: precision.compute = "tf32", and al
 import math
 
 from compare.sides import Failed, Ours, deck, lowest, median, numbers, ratio_text
-from compare.steps import Size, compiled_side_by_side, print_size, ratios
+from compare.steps import Size, compiled_side_by_side, ratios
+from experiments import table
 
-CHANNELS = 1024  # 16 heads of 64
-TOKENS = 16384
 PASSES = ("forward", "backward")
-
-# attention.kernel, PyTorch's backend, number formats, lengths, head widths, and what is promised of each format: at
-# least, aim.
-ATTENTION = [
-    ("standard", "STORED", (1024, 4096), (64,), {"fp32": (0.9, 1.1), "tf32": (0.9, 1.1), "bf16": (0.9, 1.1)}),
-]
+# {attention.kernel: (PyTorch's backend, [(heads, tokens B x T, lengths, widths)], number formats)}, all causal
+ATTENTION = {
+    "mma": ("EFFICIENT", [(16, 16384, (1024, 4096), (32, 64, 128)), (1, 65536, (8192,), (32,))], ("fp32", "tf32")),
+    "flash2": ("EFFICIENT", [(16, 16384, (4096,), (32, 64, 80, 128, 256)), (16, 16384, (1024,), (64,)), (1, 65536, (8192,), (32,))], ("fp32", "bf16")),
+    "standard": ("STORED", [(16, 16384, (1024, 4096), (64,))], ("fp32", "tf32", "bf16")),
+}
+# {(kernel, format): {pass: PyTorch's time over ours, at least and as aimed at}}
+RATIOS = {("mma", "fp32"): {"forward": (1.0, 1.4), "backward": (1.0, 1.4)}, ("mma", "tf32"): {"forward": (2.0, 3.5), "backward": (2.0, 3.0)},
+          **{("standard", dtype): dict.fromkeys(PASSES, (0.9, 1.1)) for dtype in ("fp32", "tf32", "bf16")}}
+# Of the portable kernel in fp32 with 16 heads, T = 4096: {(pass, D): milliseconds, at most and as aimed at}
+PORTABLE = {("forward", 64): (4.4, 3.3), ("forward", 128): (9.0, 6.3), ("backward", 64): (16.0, 10.6), ("backward", 128): (34.0, 20.0)}
 STEPS = {"fp32": (1.0, 1.2), "tf32": (1.1, 1.3)}
 STEP_SIZES = ("small", "large")
 MODE = "reduce-overhead"
+SECTIONS = ("fp32.steps", *(f"fp32.{kernel}" for kernel in ATTENTION))  # the most expensive to measure again first
 
 
-def attention_promise(kernel, backend, dtype):
-    return f"{kernel} {dtype}, forward and backward, x {backend}"
+def ratio_promise(kernel, dtype, direction):
+    return f"{kernel} {dtype}, {direction}, x {ATTENTION[kernel][0]}"
+
+
+def portable_promise(direction, D):
+    return f"flash2 fp32, {direction}, T=4096 D={D} [ms]"
+
+
+def rate_promise(direction):
+    return f"flash2 fp32, {direction}, FLOP/s at D=32, 80, 256 / D=64"
+
+
+def bf16_promise(direction):
+    return f"flash2 bf16, {direction}, time / fp32's"
 
 
 def step_promise(size, dtype):
     return f"step of {size} in {dtype}, x {MODE}"
 
 
-def promise_fp32(report, _):
-    for kernel, backend, _, _, formats in ATTENTION:
-        for dtype, (least, aim) in formats.items():
-            report.promise(attention_promise(kernel, backend, dtype), least, aim)
-    for size in STEP_SIZES:
+def sizes_of(arguments):
+    return [size for size in STEP_SIZES if size in arguments.sizes.split(",")]
+
+
+def promise_steps(report, arguments):
+    for size in sizes_of(arguments):
         for dtype, (least, aim) in STEPS.items():
             report.promise(step_promise(size, dtype), least, aim)
+
+
+def promise_attention(kernel, report):
+    for (name, dtype), passes in RATIOS.items():
+        for direction, (least, aim) in passes.items() if name == kernel else ():
+            report.promise(ratio_promise(kernel, dtype, direction), least, aim)
+    if kernel == "flash2":
+        for (direction, D), (most, aim) in PORTABLE.items():
+            report.promise(portable_promise(direction, D), -most, -aim)
+        for direction in PASSES:
+            report.promise(rate_promise(direction), 0.6, 0.6)
+            report.promise(bf16_promise(direction), -1.0, -1.0)
+
+
+PROMISES = {"fp32.steps": promise_steps,
+            **{f"fp32.{kernel}": lambda report, _, kernel=kernel: promise_attention(kernel, report) for kernel in ATTENTION}}
 
 
 def format_keys(dtype, key):
@@ -46,73 +80,112 @@ def format_keys(dtype, key):
     return [f'{key}="{"fp32" if is_tf32 else dtype}"', *(['precision.compute="tf32"'] if is_tf32 else [])]
 
 
-def our_attention(ours, kernel, dtype, lengths, widths, timing):
-    """{(T, D): row} of one process."""
-    rows = ours.run(deck("attention_gpu"), f'experiment.rows={{own={{attention={{kernel="{kernel}"}}}}}}', "experiment.baseline=",
-                    "bench.causal=true", f"bench.length={numbers(lengths)}", f"bench.head_width={numbers(widths)}",
-                    f"bench.tokens={TOKENS}", f"bench.channels={CHANNELS}", *format_keys(dtype, "bench.dtype"),
-                    *(f"bench.{key}={value}" for key, value in timing.items()))
-    return {(int(row["T"]), int(row["D"])): row for row in rows}
+def our_attention(ours, kernel, dtype, shapes, timing):
+    """{(H, T, D): row}, of one process for each of the shapes."""
+    found = {}
+    for H, tokens, lengths, widths in shapes:
+        rows = ours.run(deck("attention_gpu"), f'experiment.rows={{own={{attention={{kernel="{kernel}"}}}}}}', "experiment.baseline=",
+                        "bench.causal=true", f"bench.length={numbers(lengths)}", f"bench.head_width={numbers(widths)}",
+                        f"bench.tokens={tokens}", "bench.channels=0", f"bench.heads={H}", *format_keys(dtype, "bench.dtype"),
+                        *(f"bench.{key}={value}" for key, value in timing.items()))
+        found |= {(H, int(row["T"]), int(row["D"])): row for row in rows}
+    return found
 
 
-def attention_rows(ours, torch, report, rounds, timing):
-    data = []
-    print(f"\n{'attention':<28}{'':>10}{'ours ms':>9}{'torch ms':>10}{'ratio':>19}", flush=True)
-    for kernel, backend, lengths, widths, formats in ATTENTION:
-        for dtype in formats:
-            cases = [{"B": TOKENS // T, "H": CHANNELS // D, "T": T, "D": D, "causal": True, "dtype": dtype} for T in lengths for D in widths]
-            mine, theirs = [], []
-            for number in range(rounds):
-                turns = [lambda: mine.append(our_attention(ours, kernel, dtype, lengths, widths, timing)),
-                         lambda: theirs.append(torch.ask(do="attention", cases=cases, backends=[backend], passes=PASSES, timing=timing))]
-                for turn in turns if number % 2 == 0 else reversed(turns):
-                    turn()
-            worst = []
-            for index, case in enumerate(cases):
-                for direction in PASSES:
-                    our_ms = [run[case["T"], case["D"]][f"{direction}_ms"] for run in mine]
-                    answers = [run[index][backend] for run in theirs]
-                    if reasons := [answer["failed"] for answer in answers if "failed" in answer]:
-                        print(f"  {backend}: {reasons[0]}", flush=True)
-                        worst.append(math.nan)
-                        continue
-                    found = [answer[direction] / ms for answer, ms in zip(answers, our_ms)]
-                    worst.append(median(found))
-                    torch_ms = median([answer[direction] for answer in answers])
-                    name = f"{kernel} {dtype} T={case['T']} D={case['D']}"
-                    print(f"{name:<28}{direction:>10}{median(our_ms):>9.3f}{torch_ms:>10.3f}{ratio_text(found):>19}", flush=True)
-                    data.append({**case, "kernel": kernel, "backend": backend, "direction": direction, "ms": our_ms, "ratios": found})
-            report.found(attention_promise(kernel, backend, dtype), lowest(worst))
-    report.keep("fp32_attention", data)
+def attention(kernel, ours, torch, report, rounds, timing):
+    backend, shapes, formats = ATTENTION[kernel]
+    rows = []
+    for dtype in formats:
+        cases = [{"B": tokens // T, "H": H, "T": T, "D": D, "causal": True, "dtype": dtype}
+                 for H, tokens, lengths, widths in shapes for T in lengths for D in widths]
+        mine, theirs = [], []
+        for number in range(rounds):
+            turns = [lambda: mine.append(our_attention(ours, kernel, dtype, shapes, timing)),
+                     lambda: theirs.append(torch.ask(do="attention", cases=cases, backends=[backend], passes=PASSES, timing=timing))]
+            for turn in turns if number % 2 == 0 else reversed(turns):
+                turn()
+            print(f"  {kernel} in {dtype}: round {number + 1} of {rounds}", flush=True)
+        for index, case in enumerate(cases):
+            answers = [run[index][backend] for run in theirs]
+            reasons = [answer["failed"] for answer in answers if "failed" in answer]
+            for reason in reasons[:1]:
+                print(f"  {backend}, {case}: {reason}", flush=True)
+            for direction in PASSES:
+                rows.append({**case, "direction": direction, "ms": [run[case["H"], case["T"], case["D"]][f"{direction}_ms"] for run in mine],
+                             "torch_ms": [] if reasons else [answer[direction] for answer in answers]})
+        report.keep(f"fp32.{kernel}", rows)
+    print("\n" + table.text(*attention_table(rows)), flush=True)
+    judge_attention(kernel, rows, report)
 
 
-def step_rows(ours, report, rounds, quick):
-    data = {}
-    for dtype in STEPS:
+def judge_attention(kernel, rows, report):
+    """The worst case of each promise, by the median of its rounds."""
+    of = lambda dtype, direction: {(row["H"], row["T"], row["D"]): row for row in rows if (row["dtype"], row["direction"]) == (dtype, direction)}
+    for (name, dtype), passes in RATIOS.items():
+        for direction in passes if name == kernel else ():
+            report.found(ratio_promise(kernel, dtype, direction), lowest(median(found_ratios(row)) for row in of(dtype, direction).values()))
+    if kernel == "flash2":
+        for direction in PASSES:
+            fp32, bf16 = ({place: median(row["ms"]) for place, row in of(dtype, direction).items()} for dtype in ("fp32", "bf16"))
+            ms = {D: fp32[16, 4096, D] for H, T, D in fp32 if (H, T) == (16, 4096)}
+            for D in (64, 128):
+                report.found(portable_promise(direction, D), -ms[D])
+            report.found(rate_promise(direction), lowest((ms[64] / 64) / (ms[D] / D) for D in (32, 80, 256)))
+            report.found(bf16_promise(direction), lowest(-bf16[place] / fp32[place] for place in fp32))
+
+
+def found_ratios(row):
+    return [theirs / mine for theirs, mine in zip(row["torch_ms"], row["ms"])]
+
+
+def attention_table(rows):
+    """Names of columns, and lines: medians of the rounds."""
+    lines = {}
+    for row in rows:
+        line = lines.setdefault((row["B"], row["H"], row["T"], row["D"], row["dtype"]), [])
+        line += [median(row["ms"]), median(row["torch_ms"]), f"{median(found_ratios(row)):.2f}"]
+    columns = [f"{name}{what}" for name in PASSES for what in (", ms", ": PyTorch's", "; ratio")]
+    return ["B", "H", "T", "D", "format", *columns], [[*case, *line] for case, line in lines.items()]
+
+
+def step_table(rows):
+    return (["model", "format", "ours, ms", "torch.compile, ms", "ratio"],
+            [[row["size"], row["dtype"], median(row["ms"]), median(row["torch_ms"]), f"{median(found_ratios(row)):.2f}"] for row in rows])
+
+
+def step_repeats(quick):
+    return 10 if quick else 20
+
+
+def steps(ours, report, rounds, quick, sizes):
+    rows = []
+    models = {(size, dtype): (size, dtype) for dtype in STEPS for size in sizes}
+    workers = compiled_side_by_side(models, (MODE,))
+    for name, dtype in models:
+        torch = workers.get((name, dtype))
         keys = [f'precision.compute="{dtype}"', 'precision.gradients="fp32"', 'precision.reduce="fp32"']
-        workers = compiled_side_by_side(STEP_SIZES, dtype, (MODE,))
-        for name in STEP_SIZES:
-            torch = workers.get(name)
-            size = Size(name, Ours(ours.program, [*keys, *ours.step_overrides]), torch, repeats=10 if quick else 20,
-                        modes=(MODE,), clipping={"": True})
-            try:
-                if torch:
-                    torch.ask(do="wake")
-                for number in range(rounds):
-                    size.round(number)
-            except Failed as reason:
-                print(f"{name} in {dtype}: {reason}", flush=True)
-            finally:
-                if torch:
-                    torch.stop()
-            print_size(f"{name} {dtype}", size.mine, size.theirs)
+        size = Size(name, Ours(ours.program, [*keys, *ours.step_overrides]), torch, step_repeats(quick), modes=(MODE,), clipping={"": True})
+        try:
+            if torch:
+                torch.ask(do="wake")
+            for number in range(rounds):
+                size.round(number)
+                print(f"  {name} in {dtype}: round {number + 1} of {rounds}", flush=True)
+        except Failed as reason:
+            print(f"{name} in {dtype}: {reason}", flush=True)
+        finally:  # so that a call that is cut short keeps its rounds
+            if torch:
+                torch.stop()
             found = ratios(size.mine, size.theirs, "", MODE)
             report.found(step_promise(name, dtype), median(found), ratio_text(found) if found else None)
-            data[f"{name} {dtype}"] = {"ours": size.mine, "torch": size.theirs}
-    report.keep("fp32_steps", data)
+            rows.append({"size": name, "dtype": dtype, "ms": [row["step_ms"] for row in size.mine.get("graph", [])],
+                         "torch_ms": [answer["step"] for answer in size.theirs.get(MODE, [])]})
+            report.keep("fp32.steps", rows)
+            print(table.text(*step_table(rows[-1:])), flush=True)
 
 
-def fp32(ours, torch, report, rounds, quick, timing):
-    attention_rows(ours, torch, report, rounds, timing)
-    torch.stop()  # frees its memory
-    step_rows(ours, report, rounds, quick)
+def measure(section, ours, torch, report, rounds, quick, timing, sizes):
+    if section == "fp32.steps":
+        steps(ours, report, rounds, quick, sizes)
+    else:
+        attention(section.removeprefix("fp32."), ours, torch, report, rounds, timing)

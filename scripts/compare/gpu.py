@@ -10,9 +10,10 @@ Sections, in this order (--only picks some, separated by commas):
     steps       whole steps of the named sizes, against torch.compile in its default mode and with "reduce-overhead",
                 each with clipping and without; forward, forward+backward and peak memory of the default mode
     scaling     the step of size large on 1, 2, 4 ... GPUs
-    fp32        attention that stores the scores, and clipped steps of small and large, in fp32 and TF32 (compare/fp32.py)
     parts       steps against the sum of what they must do: products alone, attention alone, and the bytes of all other
-                kernels at the rate of a copy, by ncu (it and fp32 only where --only names them)
+                kernels at the rate of a copy, by ncu
+    fp32        in fp32 and TF32 (compare/fp32.py): fp32.steps, clipped steps of small and large; fp32.mma, tensor cores;
+                fp32.flash2, the portable kernel; fp32.standard, stored scores (these and parts only where --only names them)
 
 Of attention alone there is no compiled form: scaled_dot_product_attention is one kernel already. Where torch.compile
 has something to join, in whole steps, it is the other side.
@@ -21,7 +22,6 @@ Each finished part is printed at once and kept in --output, so that a call that 
 table of all promises comes last, and names those that were not measured. Ratios are PyTorch's time over ours, above 1
 we are faster: the median over the rounds, with the lowest and the highest.
 """
-import json
 import math
 import re
 import signal
@@ -30,9 +30,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from compare import plots
-from compare.fp32 import fp32, promise_fp32
-from compare.sides import GPUS, ON_ONE_GPU, ROOT, CutShort, Failed, Ours, Report, Torch, cut_short, deck, lowest, median, numbers, ratio_text, words
+from compare import fp32, plots
+from compare.sides import GPUS, ON_ONE_GPU, ROOT, CutShort, Failed, Ours, Report, Torch, cut_short, deck, lowest, machine, median, numbers, ratio_text, words
 from compare.steps import STEP_HEADER, gpt2, promise_gpt2, promise_steps, step_line, steps
 
 
@@ -338,35 +337,42 @@ def parts_of(profile, copy_gbyte_per_s):
 # --- all of it
 
 PROMISES = {"attention": promise_attention, "error": promise_error, "kernels": promise_kernels, "gpt2": promise_gpt2,
-            "steps": promise_steps, "scaling": promise_scaling, "fp32": promise_fp32, "parts": promise_parts}
-ONLY_BY_NAME = ("fp32", "parts")
+            "steps": promise_steps, "scaling": promise_scaling, "parts": promise_parts, **fp32.PROMISES}
+ONLY_BY_NAME = ("parts", *fp32.SECTIONS)
+SHORT = {"fp32": fp32.SECTIONS}  # names of several sections
+OF_ATTENTION = ("attention", "error", "fp32.mma", "fp32.flash2", "fp32.standard")  # which share a process of PyTorch's side
+
+
+def chosen(only):
+    """The sections that --only names."""
+    return [section for word in only.split(",") for section in SHORT.get(word, [word])]
 
 
 def main(arguments, program):
     begin = time.perf_counter()
+    import torch as pytorch
+
     ours, report, torch = Ours(program, arguments.ours), Report(Path(arguments.output)), Torch()
-    sections = arguments.only.split(",") if arguments.only else [section for section in PROMISES if section not in ONLY_BY_NAME]
+    sections = chosen(arguments.only) if arguments.only else [section for section in PROMISES if section not in ONLY_BY_NAME]
     for section in sections:
         PROMISES[section](report, arguments)
     rounds, quick = arguments.rounds, arguments.quick
     gpus = len(GPUS) or len(subprocess.run(["nvidia-smi", "-L"], text=True, capture_output=True).stdout.splitlines())
-    print(subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.limit", "--format=csv,noheader"],
-                         text=True, capture_output=True).stdout.strip())
-    version = subprocess.run([program, "--version"], text=True, capture_output=True).stdout.strip()
-    report.commit = next(iter(re.findall(r"git (\w+)", version)), "")
-    print(version, flush=True)
+    report.info |= {**machine(program), "repeats": timing(quick)["repeats"], "steps": fp32.step_repeats(quick),
+                    "pytorch": f"PyTorch {pytorch.__version__} (CUDA {pytorch.version.cuda})"}
     work = {"attention": lambda: (attention(ours, torch, report, rounds, quick), course(ours, torch, report, min(rounds, 3), quick)),
             "error": lambda: error(ours, torch, report, quick),
             "kernels": lambda: kernels(ours, torch, report, quick),
             "gpt2": lambda: gpt2(ours, torch, report, quick),
             "steps": lambda: steps(ours, report, min(rounds, 3), quick, arguments.sizes.split(","), begin + arguments.budget),
             "scaling": lambda: scaling(ours, report, gpus, quick),
-            "fp32": lambda: fp32(ours, torch, report, min(rounds, 3), quick, timing(quick)),
-            "parts": lambda: parts(ours, report, arguments.sizes.split(","))}
+            "parts": lambda: parts(ours, report, arguments.sizes.split(",")),
+            **{section: lambda section=section: fp32.measure(section, ours, torch, report, min(rounds, 3), quick, timing(quick), fp32.sizes_of(arguments))
+               for section in fp32.SECTIONS}}
     signal.signal(signal.SIGTERM, cut_short)
     try:
         for section in sections:
-            if section not in ("attention", "error", "fp32"):
+            if section not in OF_ATTENTION:
                 torch.stop()  # frees its memory
             spent = time.perf_counter() - begin
             if spent > arguments.budget:
@@ -380,7 +386,6 @@ def main(arguments, program):
     except CutShort:
         print(f"{section}: cut short", flush=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing may cut the table short
-    report.keep("sections", sections)
     torch.stop()
     print(report.table(), flush=True)
     plots.draw(report)

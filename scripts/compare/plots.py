@@ -14,24 +14,29 @@ def draw(report):
     try:
         import matplotlib
         matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
     except ImportError as missing:
         print(f"no plots: {missing}")
         return
-    drawn = []
-    for (name, section), picture in PICTURES.items():
-        if report.data.get(section):
-            with plt.rc_context(plotting.STYLE):
-                figure = picture(plt, report.data[section])
-                if picture is page:
-                    for axis in figure.axes:
-                        plotting.peak_line(axis, plotting.peak_of([report.device]))
-                more = [f"{most_rounds(report.data[section])} rounds", "head width 128, causal"] if picture is page else []
-                plotting.heading(figure, [report.device, report.date, report.commit, *more])
-                plotting.save(figure, report.folder / f"{name}.png")
-            plt.close(figure)
-            drawn.append(f"{name}.png")
-    print(f"{report.folder}: {report.file}{''.join(', ' + name for name in drawn)}")
+    drawn = [f"{name}.png" for name, (section, _) in PICTURES.items() if report.data.get(section)]
+    for picture in drawn:
+        draw_one(picture.removesuffix(".png"), report, report.folder / picture)
+    print(f"{report.folder}: {', '.join([report.file, *drawn])}")
+
+
+def draw_one(name, report, path):
+    import matplotlib.pyplot as plt
+
+    section, picture = PICTURES[name]
+    with plt.rc_context(plotting.STYLE):
+        figure = picture(plt, report.data[section])
+        words = [report.info[key] for key in ("device", "created", "git_hash")]
+        if picture is page:
+            for axis in figure.axes:
+                plotting.peak_line(axis, plotting.peak_of(words))
+            words += [f"{most_rounds(report.data[section])} rounds", "head width 128, causal"]
+        plotting.heading(figure, words)
+        plotting.save(figure, path)
+    plt.close(figure)
 
 
 def bars(axis, groups, series, size=7):
@@ -155,6 +160,7 @@ def steps(plt, data):
 
 def scaling(plt, tokens):
     figure, axis = plt.subplots(figsize=(5, 4), constrained_layout=True)
+    tokens = {int(ranks): value for ranks, value in tokens.items()}  # JSON has made texts of them
     ranks = sorted(tokens)
     axis.plot(ranks, [tokens[r] for r in ranks], "o-", color=OURS, label="measured")
     axis.plot(ranks, [tokens[ranks[0]] * r / ranks[0] for r in ranks], ":", color="black", label="linear")
@@ -203,7 +209,6 @@ def strategies(plt, data):
     return figure
 
 
-# {(name of the picture, section that it draws): how}
-PICTURES = {("attention", "attention"): attention, ("attention_page", "attention"): page, ("error", "error"): error,
-            ("kernels", "kernels"): kernels, ("gpt2", "gpt2"): gpt2, ("steps", "steps"): steps, ("scaling", "scaling"): scaling,
-            ("parts", "parts"): parts, ("strategies", "strategies"): strategies}
+# {name of the picture: (section that it draws, how)}
+PICTURES = {"attention": ("attention", attention), "attention_page": ("attention", page),
+            **{draw.__name__: (draw.__name__, draw) for draw in (error, kernels, gpt2, steps, scaling, parts, strategies)}}

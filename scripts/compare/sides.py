@@ -127,6 +127,16 @@ def numbers(items):
     return "[" + ", ".join(str(item).lower() for item in items) + "]"
 
 
+def machine(program, has_gpu=True):
+    """Prints what is compared where; what the program says of itself."""
+    if has_gpu:
+        print(subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.limit", "--format=csv,noheader"],
+                             text=True, capture_output=True).stdout.strip())
+    version = subprocess.run([program, "--version"], text=True, capture_output=True).stdout.strip()
+    print(version, flush=True)
+    return {"build": version, "git_hash": next(iter(re.findall(r"git (\w+)", version)), "")}
+
+
 class Report:
     """Gathers what was found: the table of promises, everything as JSON.
 
@@ -136,10 +146,15 @@ class Report:
     def __init__(self, folder, file="compare.json"):
         self.folder, self.file = folder, file
         self.promises, self.data = {}, {}
-        self.device = next(iter(re.findall(r"GPU \d+: (.+?) \(UUID", places.nvidia_smi())), "")
-        self.date = time.strftime("%Y-%m-%d")
-        self.commit = ""  # of our program
+        device = next(iter(re.findall(r"GPU \d+: (.+?) \(UUID", places.nvidia_smi())), "")
+        self.info = {"created": time.strftime("%Y-%m-%d"), "device": device, "git_hash": ""}
         folder.mkdir(parents=True, exist_ok=True)
+
+    def read(self):
+        """Takes everything from the file of an earlier call."""
+        stored = json.loads((self.folder / self.file).read_text())
+        self.info, self.data, self.promises = stored["info"], stored["data"], stored["promises"]
+        return self
 
     def promise(self, what, least, aim):
         """Larger is better: times and errors are negated, here and in found(). None: no lower bound."""
@@ -151,7 +166,7 @@ class Report:
 
     def keep(self, section, value):
         self.data[section] = value
-        text = json.dumps(without_nan({"data": self.data, "promises": self.promises}), indent=1, allow_nan=False)
+        text = json.dumps(without_nan({"info": self.info, "data": self.data, "promises": self.promises}), indent=1, allow_nan=False)
         (self.folder / self.file).write_text(text)
 
     def table(self):

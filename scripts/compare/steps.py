@@ -50,28 +50,30 @@ def gpt2(ours, torch, report, quick):
     report.keep("gpt2", data)
 
 
-def compiled_side_by_side(sizes, dtype="bf16", modes=MODES):
-    """{size: a PyTorch process that has compiled its model in all modes}: compiling takes minutes of one core each."""
+def compiled_side_by_side(models, modes=MODES):
+    """{key: a PyTorch process that has compiled its model in all modes} of {key: (size, number format)}: compiling takes
+    minutes of one core each."""
     begin = time.perf_counter()
-    workers = {size: Torch() for size in sizes}
+    workers = {key: Torch() for key in models}
 
     def on_all(work):
-        for size in list(workers):
+        for key in list(workers):
+            size, dtype = models[key]
             try:
-                work(size, workers[size])
+                work(size, dtype, workers[key])
             except Failed as reason:
-                print(f"  torch.compile of {size}: {reason}", flush=True)
-                workers.pop(size).stop()
+                print(f"  torch.compile of {size} in {dtype}: {reason}", flush=True)
+                workers.pop(key).stop()
 
-    def begin_compiling(size, worker):
+    def begin_compiling(size, dtype, worker):
         C, F, L, H = SIZES[size]
         worker.send(do="model", V=10000, T=512, B=4, C=C, F=F, L=L, H=H, modes=modes, dtype=dtype)
 
-    def wait_for(size, worker):
+    def wait_for(size, dtype, worker):
         answer = worker.receive()
-        print(f"  torch.compile of {size}: ready after {time.perf_counter() - begin:.0f} s", flush=True)
+        print(f"  torch.compile of {size} in {dtype}: ready after {time.perf_counter() - begin:.0f} s", flush=True)
         for fault in answer["faults"]:
-            print(f"  torch.compile of {size}, {fault}", flush=True)
+            print(f"  torch.compile of {size} in {dtype}, {fault}", flush=True)
 
     on_all(begin_compiling)
     on_all(wait_for)
@@ -118,7 +120,7 @@ class Size:
 
 def steps(ours, report, rounds, quick, sizes, deadline):
     """`deadline`: of time.perf_counter(); no round begins that would not end before it, by the longest one so far."""
-    workers = compiled_side_by_side(sizes)
+    workers = compiled_side_by_side({size: (size, "bf16") for size in sizes})
     print(STEP_HEADER)
     data, longest = {}, 0.0
     for name in sizes:

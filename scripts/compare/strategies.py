@@ -23,7 +23,7 @@ from pathlib import Path
 
 from compare import plots, strategy_cases, strategy_steps
 from compare.findings import Findings
-from compare.sides import GPUS, CutShort, Failed, Ours, Report, cut_short
+from compare.sides import GPUS, CutShort, Failed, Ours, Report, cut_short, machine
 from compare.strategy_setup import SIZES, Setup
 
 CASES = ("comm", "orders", "zero1", "parameters", "8b")
@@ -112,18 +112,6 @@ def measure(blocks, rounds, limit, deadline, findings, say, keep):
             keep()
 
 
-def machine(program, is_gpu):
-    if is_gpu:
-        print(
-            subprocess.run(
-                ["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.limit", "--format=csv,noheader"],
-                text=True,
-                capture_output=True,
-            ).stdout.strip()
-        )
-    print(subprocess.run([program, "--version"], text=True, capture_output=True).stdout.strip(), flush=True)
-
-
 def gpu_count():
     if GPUS:
         return len(GPUS)
@@ -148,12 +136,12 @@ def main(arguments, program):
             "--ranks 2 needs two, and --quick compares two ranks on a host, to test this script"
         )
         return 3
-    machine(program, is_gpu)
     if not is_gpu:
         say("--quick: two small models on host ranks; their ratios say nothing of GPUs")
 
     folder = Path(arguments.output)
     report, findings = Report(folder, "strategies.json"), Findings()
+    report.info |= machine(program, is_gpu)
     compiled = arguments.compile.split(",") if is_gpu else ["eager"]
     setup = Setup(
         Ours(program, arguments.ours),

@@ -26,6 +26,14 @@ def tables(results):
     yield (["kernel", "dtype", "D", "T", "forward, ms", "backward, ms", "both, ms", "speed-up", "kept, MiB", "needed, MiB", "outcome"], rows)
 
 
+def page_tables(results):
+    """Both tables without their middle: the narrowest and the widest head, and lengths four times as long as the one before."""
+    (columns, course), (names, kernels) = tables(results)
+    ends = [f(row[0] for row in course) for f in (min, max)]
+    narrow = min(row[2] for row in kernels)
+    return [(columns, [row for row in course if row[0] in ends]), (names, [row for row in kernels if row[2] == narrow and row[3] in (256, 1024, 4096)])]
+
+
 def line(axes, rows, quantity, **style):
     rows = sorted(rows, key=lambda row: row[T])
     x, y = np.array([row[T] for row in rows]), np.array([row[quantity] for row in rows])

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 import matplotlib.pyplot as plt
 import numpy as np
 import plotting
-from plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, VERMILION
+from plotting import BLUE, FAINT, GREEN, ORANGE, VERMILION
 
 from experiments import launch, ncu
 from experiments.parts import log_axis
@@ -21,19 +21,21 @@ class Roof:
     bf16_tflops: float
     memory_tbyte_per_s: float
 
-    def flop_per_s(self, is_tensor):
-        return 1e12 * (self.bf16_tflops if is_tensor else self.fp32_tflops)
+    def flop_per_s(self, unit):
+        """Of UNITS; TF32 runs at half of bf16's rate, and fp32 takes three of its products."""
+        return 1e12 * {"fp32": self.fp32_tflops, "three TF32 products": self.bf16_tflops / 6, "bf16, tensor cores": self.bf16_tflops}[unit]
 
-    def ridge(self, is_tensor):
+    def ridge(self, unit):
         """Flop per byte at which memory and arithmetic take equally long."""
-        return self.flop_per_s(is_tensor) / (1e12 * self.memory_tbyte_per_s)
+        return self.flop_per_s(unit) / (1e12 * self.memory_tbyte_per_s)
 
 
-# Regular expressions of kernels' names, without namespaces, of which ncu leaves some out. What is tuned for GPUs is 3 steps in
-# fp32 and tensor cores in bf16.
-GROUPS = {"standard": r"HeadProduct|SoftmaxRows|gemm|cutlass", "flash1": r"Flash1Forward", "flash2, portable": r"Flash2Forward",
-          "flash2, 3 steps": r"Flash2Ladder", "flash2, tensor cores": r"ForwardTeam|TileKernel"}
-COLOURS = dict(zip(GROUPS, (VERMILION, ORANGE, GREEN, PURPLE, BLUE)))
+UNITS = {"fp32": ("fp32", "three TF32 products"), "bf16": ("fp32", "bf16, tensor cores")}  # what computes, by number format
+
+# Regular expressions of kernels' names, without namespaces, of which ncu leaves some out; the first that matches counts.
+GROUPS = {"standard": r"HeadProduct|SoftmaxRows|gemm|cutlass|nvjet", "flash1": r"Flash1Forward", "flash2, portable": r"Flash2Forward|RegisterForward",
+          "flash2, tensor cores": r"ForwardTeam|TileKernel|AmpereF"}
+COLOURS = dict(zip(GROUPS, (VERMILION, ORANGE, GREEN, BLUE)))
 
 
 def facts(results):
@@ -53,8 +55,7 @@ def roof_of(results):
 def group_of(implementation, engine):
     if implementation != "flash2":
         return implementation
-    group = f"flash2, {engine}"
-    return group if group in GROUPS else "flash2, tensor cores"
+    return "flash2, portable" if engine == "portable" else "flash2, tensor cores"
 
 
 @dataclass
@@ -63,12 +64,10 @@ class Kernel:
 
     row: object
     group: str
-    engine: str
     heads: float  # B*H
     D: float
     ms: float
     outcome: str
-    on_host: bool
     counted: float = np.nan  # [B] by ncu
 
     @property
@@ -80,8 +79,10 @@ class Kernel:
         return 2 if self.row[DTYPE] == "bf16" else 4
 
     @property
-    def is_tensor(self):
-        return self.group == "flash2, tensor cores"
+    def unit(self):
+        """What its products run on; those of the library, in bf16, on tensor cores, too."""
+        is_tensor = self.group == "flash2, tensor cores" or (self.group == "standard" and self.row[DTYPE] == "bf16")
+        return UNITS[self.row[DTYPE]][is_tensor]
 
     @property
     def flop(self):
@@ -94,71 +95,52 @@ class Kernel:
         return self.heads * (4 * self.T * self.D * self.width + 4 * self.T + scores)
 
     @property
-    def asked(self):
-        """Bytes that teams ask for, cache or not: by each tile of queries all keys and values; flash1 by each tile of keys all
-        queries, and the output, in fp32, there and back; standard by each tile of a product its rows and columns."""
-        rows = self.T * self.D
-        if self.group == "standard":
-            tile = 64 if self.on_host else 32
-            scores = (2 * rows * np.ceil(self.T / tile) + self.T**2) * self.width
-            softmax = 4 * self.T**2 * self.width  # read for the maximum, for the sum and for the quotient, written
-            values = (self.T**2 * np.ceil(self.D / tile) + rows * np.ceil(self.T / tile) + rows) * self.width
-            return self.heads * (scores + softmax + values + 4 * self.T)
-        if self.group == "flash1":
-            passes = np.ceil(self.T / 64)
-            return self.heads * (2 * rows * self.width + passes * rows * (self.width + 8) + passes * self.T * 16)
-        tile = {"wgmma": 192, "mma": 128, "3 steps": 64}.get(self.engine, 64 if self.on_host else 32)
-        return self.heads * (2 * rows * (1 + np.ceil(self.T / tile)) * self.width + 4 * self.T)
-
-    @property
     def intensity(self):
         """Flop per byte: of what was counted, else of the least."""
         return self.flop / (self.counted if np.isfinite(self.counted) else self.once)
 
 
 def kernels_of(results, counted):
-    on_host = not results.gpus()
     shapes = list(dict.fromkeys((row[DTYPE], row[T]) for row in results.rows))
     for row in sorted(filter(lambda row: row.has_run, results.rows), key=lambda row: shapes.index((row[DTYPE], row[T]))):
         group = group_of(row["implementation"], row["engine"])
         if row.outcome != "no such kernel":
-            yield Kernel(row, group, row["engine"], row["B"] * row["H"], row["D"], row["forward_ms"], row.outcome, on_host,
+            yield Kernel(row, group, row["B"] * row["H"], row["D"], row["forward_ms"], row.outcome,
                          counted.get(row.name, {}).get(group, np.nan))
 
 
 def side_of(kernel, roof):
-    ridge = roof.ridge(kernel.is_tensor)
+    ridge = roof.ridge(kernel.unit)
     return f"{'memory' if kernel.intensity < ridge else 'arithmetic'} (ridge {ridge:.0f})"
 
 
 def share_of_roof(kernel, roof):
-    attainable = min(roof.flop_per_s(kernel.is_tensor), 1e12 * roof.memory_tbyte_per_s * kernel.intensity)
+    attainable = min(roof.flop_per_s(kernel.unit), 1e12 * roof.memory_tbyte_per_s * kernel.intensity)
     return kernel.flop / (1e-3 * kernel.ms) / attainable
 
 
 def tables(results):
     counted, why = ncu.measured(results, GROUPS)
     roof, is_here = roof_of(results)
-    columns = ["dtype", "T", "kernel", "each tensor once, MB", "asked for, MB", "measured, MB", "flop/byte", f"bound on an {roof.name}", "forward, ms",
+    columns = ["dtype", "T", "kernel", "each tensor once, MB", "measured, MB", "flop/byte", f"bound on an {roof.name}", "forward, ms",
                "TFLOP/s", "of the roof", "outcome"]
     rows = []
     for kernel in kernels_of(results, counted):
         measured = kernel.counted / 1e6 if np.isfinite(kernel.counted) else why or "not launched"
-        rows.append([kernel.row[DTYPE], kernel.T, kernel.group, kernel.once / 1e6, kernel.asked / 1e6, measured, kernel.intensity, side_of(kernel, roof),
+        rows.append([kernel.row[DTYPE], kernel.T, kernel.group, kernel.once / 1e6, measured, kernel.intensity, side_of(kernel, roof),
                      kernel.ms, 1e-9 * kernel.flop / kernel.ms, share_of_roof(kernel, roof) if is_here else np.nan, kernel.outcome])
     return [(columns, rows)]
 
 
-def draw_roof(axes, kernels, roof, is_here):
+def draw_roof(axes, kernels, roof, is_here, dtype):
     x = np.geomspace(1, 1e4, 200)
-    for is_tensor, label in ((False, "fp32"), (True, "bf16, tensor cores")):
-        axes.plot(x, 1e-12 * np.minimum(roof.flop_per_s(is_tensor), 1e12 * roof.memory_tbyte_per_s * x), color=FAINT, linestyle="-" if is_tensor else "--",
-                  linewidth=1.2)
-        axes.annotate(label, (x[-1], roof.flop_per_s(is_tensor) / 1e12), xytext=(0, 3), textcoords="offset points", ha="right", va="bottom", fontsize=8,
+    for unit, dash in zip(UNITS[dtype], ("--", "-")):
+        axes.plot(x, 1e-12 * np.minimum(roof.flop_per_s(unit), 1e12 * roof.memory_tbyte_per_s * x), color=FAINT, linestyle=dash, linewidth=1.2)
+        axes.annotate(unit, (x[-1], roof.flop_per_s(unit) / 1e12), xytext=(0, 3), textcoords="offset points", ha="right", va="bottom", fontsize=8,
                       color=FAINT)
     for group, colour in COLOURS.items():
         mine = [kernel for kernel in kernels if kernel.group == group]
-        limit = [1e-12 * min(roof.flop_per_s(kernel.is_tensor), 1e12 * roof.memory_tbyte_per_s * kernel.intensity) for kernel in mine]
+        limit = [1e-12 * min(roof.flop_per_s(kernel.unit), 1e12 * roof.memory_tbyte_per_s * kernel.intensity) for kernel in mine]
         axes.plot([kernel.intensity for kernel in mine], limit, color=colour, marker="o", markersize=5, markerfacecolor="white", linestyle="")
         if is_here:
             axes.plot([kernel.intensity for kernel in mine], [1e-9 * kernel.flop / kernel.ms for kernel in mine], color=colour, marker="o", markersize=4,
@@ -182,8 +164,7 @@ def draw(results):
         kernels = [kernel for kernel in every if kernel.row[DTYPE] == dtype]
         for group, colour in COLOURS.items():
             mine = sorted([kernel for kernel in kernels if kernel.group == group], key=lambda kernel: kernel.T)
-            for name, style in (("once", dict(linewidth=1.6)), ("asked", dict(linewidth=1, linestyle="--")),
-                                ("counted", dict(linestyle="", marker="D", markersize=5))):
+            for name, style in (("once", dict(linewidth=1.6)), ("counted", dict(linestyle="", marker="D", markersize=5))):
                 moved.plot([kernel.T for kernel in mine], [getattr(kernel, name) / 1e6 for kernel in mine], color=colour, **style)
         moved.set_title("Bytes moved, MB")
         plotting.aside(moved, dtype)
@@ -191,12 +172,12 @@ def draw(results):
         moved.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
         log_axis(moved.yaxis)
         moved.set_xlabel("tokens T")
-        draw_roof(under, kernels, roof, is_here)
+        draw_roof(under, kernels, roof, is_here, dtype)
         plotting.aside(under, dtype)
     here = {kernel.group for kernel in every}
     keys = [plt.Line2D([], [], color=colour, linewidth=2, label=group) for group, colour in COLOURS.items() if group in here]
     keys += [plt.Line2D([], [], color=FAINT, label=label, **style) for label, style in (
-        ("each tensor once; flash1 and flash2 alike", dict()), ("asked for by teams", dict(linestyle="--")), ("measured", dict(linestyle="", marker="D", markersize=5)),
+        ("each tensor once; flash1 and flash2 alike", dict()), ("measured", dict(linestyle="", marker="D", markersize=5)),
         ("the most at these flop per byte", dict(linestyle="", marker="o", markerfacecolor="white")))]
     lower.legend(handles=keys, loc="center", ncol=4)
     return figure

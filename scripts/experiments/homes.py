@@ -15,15 +15,8 @@ def homes(root=ROOT):
             **{f"bench/{folder.name}": folder for folder in folders("input/bench")}}
 
 
-def module_file(name):
-    return ROOT / "scripts/experiments" / (name.replace("/", "_") + ".py")
-
-
 def module_of(name):
-    """What draws it: scripts/experiments/NAME.py, of a benchmark bench_NAME.py."""
-    return importlib.import_module(f"experiments.{module_file(name).stem}")
-
-
-def runnable():
-    """Those that have a module."""
-    return {name: folder for name, folder in homes().items() if module_file(name).exists()}
+    """What draws it: scripts/experiments/NAME.py, of a benchmark bench_NAME.py or, where there is none, bench.py."""
+    own = name.replace("/", "_")
+    has_own = (ROOT / "scripts/experiments" / f"{own}.py").exists()
+    return importlib.import_module(f"experiments.{own if has_own or not name.startswith('bench/') else 'bench'}")

@@ -1,4 +1,6 @@
 """Where a step's memory goes: peaks, the largest tensors at the peak, and timelines at the longest context."""
+import re
+
 import matplotlib.pyplot as plt
 import numpy as np
 import plotting
@@ -42,6 +44,15 @@ class Timeline:
         return self.events["bytes"][list(self.events["label"]).index("embedding.out")]
 
 
+def kinds(tensors):
+    """[(label, bytes, how many)] of [(label, bytes)]: tensors that only their block's number tells apart are of one kind."""
+    found = {}
+    for label, nbytes in tensors:
+        kind = re.sub(r"block\.\d+", "block.*", label), nbytes
+        found[kind] = found.get(kind, 0) + 1
+    return [(*kind, count) for kind, count in found.items()]
+
+
 def steps_of(rows):
     return [row for row in rows if row[PHASE] == "step"]
 
@@ -59,8 +70,9 @@ def tables(results):
                      row.outcome if alone.outcome == "ok" else f"forward: {alone.outcome}"])
     yield ["T", "compute", "forward alone, MiB", "of the GPU, MiB", "forward alone, ms", "forward + backward, MiB", "step, MiB", "fullest in",
            "residual stream, MiB", "outcome"], rows
-    yield ["T", "compute", "largest tensors at the peak", "MiB"], [
-        [row[T], row[FORMAT], label, nbytes / MIB] for row, line in ran for label, nbytes in line.largest(5)]
+    yield ["T", "compute", "largest tensors at the peak", "MiB each", "so many"], [
+        [row[T], row[FORMAT], label, nbytes / MIB, count] for row, line in ran if row[T] == max(results.different(T))
+        for label, nbytes, count in kinds(line.largest(200))[:6]]
 
 
 def draw(results):

@@ -10,10 +10,11 @@ BATCH = "train.batch_size"
 
 
 def lines(results):
-    """The rows of strong scaling, of the largest batch, and of weak scaling, from the smallest batch on."""
+    """The rows of strong scaling, of the largest batch that fits on the fewest ranks, and of weak scaling, from the smallest batch on."""
     batches, first = results.different(BATCH), results.ranks[0]
     on = lambda R, batch: [row for row in results.rows if row.ranks == R and row[BATCH] == batch]
-    return {"strong": [row for R in results.ranks for row in on(R, max(batches))],
+    largest = max((batch for batch in batches if any(row.has_run for row in on(first, batch))), default=max(batches))
+    return {"strong": [row for R in results.ranks for row in on(R, largest)],
             "weak": [row for R in results.ranks for row in on(R, min(batches) * R / first)]}
 
 

@@ -17,12 +17,16 @@ KEY = "parallel.shard"
 def tables(results):
     columns = ["ranks", "sharded", "after initialisation, MiB", "before the update, MiB", "in the update, MiB", "step, ms",
                "communication, ms", "exposed, ms", "messages, MB", "outcome"]
-    yield columns, [[row.ranks, STAGES[row[KEY]], *(row[moment] for moment in MOMENTS), spread(row["step_mean_ms"], row["step_std_ms"]),
+    yield columns, [[row.ranks, STAGES[row[KEY]], *(row[moment] or np.nan for moment in MOMENTS), spread(row["step_mean_ms"], row["step_std_ms"]),
                      row["communication_ms"], row["exposed_ms"], row["message_bytes"] / 1e6, row.outcome] for row in results.rows]
-    yield planned(results)
+    yield planned()
 
 
-def planned(results):
+def page_tables(results):
+    return [next(tables(results))]
+
+
+def planned():
     """The table of scripts/plan_sharding: GiB of weights, gradients and optimizer on a GPU."""
     decks = [ROOT / f"input/sizes/{size}.toml" for size in ("1b", "10b", "100b")]
     answer = subprocess.run([ROOT / "scripts/plan_sharding", *decks], capture_output=True, text=True)

@@ -45,6 +45,14 @@ def tables(results):
     yield ["B", "T, keys", "best parts", "speed-up", "chosen parts", "speed-up of the chosen", "of a copy"], best_rows
 
 
+def page_tables(results):
+    """Of each cache the share of a copy's rate by number of parts."""
+    parts = sorted({row["parts"] for found in caches(results) for row in found.fixed})
+    rows = [[found.B, found.T, *(next((row["of_copy"] for row in found.fixed if row["parts"] == count), np.nan) for count in parts), found.chosen["parts"]]
+            for found in caches(results) if found.chosen]
+    return [(["B", "T, keys", *(f"{count:.0f} part{'s' if count > 1 else ''}, of a copy" for count in parts), "chosen"], rows)]
+
+
 def draw(results):
     sequences = results.different(B)
     figure, panels = plt.subplots(2, len(sequences), figsize=(2 + 4.8 * len(sequences), 7.5), constrained_layout=True, squeeze=False,

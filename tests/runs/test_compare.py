@@ -17,7 +17,7 @@ from unittest import mock
 from harness import PROGRAM, SOURCE, TINY, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
-from compare import gpu, plots, steps  # noqa: E402  (after the path to it)
+from compare import fp32, gpu, plots, steps, stored  # noqa: E402  (after the path to it)
 from compare.strategy_setup import Setup  # noqa: E402
 from launching import deck_name  # noqa: E402
 
@@ -129,7 +129,9 @@ class Compare(RunTest):
             ours = gpu.Ours(PROGRAM)
             for quick in (True, False):
                 gpu.gpt2(ours, None, self.report(), quick)
-                for work in (lambda: gpu.ours_attention(ours, gpu.ATTENTION_CASES, quick, "all", gpu.tuned_rows("wgmma", (True, False))),
+                for work in (*(lambda kernel=kernel, dtype=dtype: fp32.our_attention(ours, kernel, dtype, [shape], gpu.timing(quick))
+                               for kernel, (_, shapes, formats) in fp32.ATTENTION.items() for shape in shapes[:1] for dtype in formats),
+                             lambda: gpu.ours_attention(ours, gpu.ATTENTION_CASES, quick, "all", gpu.tuned_rows("wgmma", (True, False))),
                              lambda: gpu.course(ours, None, self.report(), 1, quick), lambda: gpu.kernels(ours, None, self.report(), quick)):
                     with self.assertRaises(gpu.Failed):
                         work()
@@ -230,13 +232,63 @@ class Compare(RunTest):
                        "gpt2": [{"deck": "gpt2_124m", "llm_c_tokens_per_s": 530_000, **step}],
                        "steps": {"small": {"ours": {"graph": [step]}, "torch": {"reduce-overhead": [{"step": 6.0}]}}}, "scaling": {1: 10.0, 2: 19.0},
                        "parts": {"small": {"products": 2.0, "attention": 1.0, "bytes": 1.0, **step}}}
-        drawn = [section for section in gpu.PROMISES if section != "fp32"]  # which is a table alone
+        drawn = [section for section in gpu.PROMISES if section not in fp32.SECTIONS]  # which are tables alone
         self.assertEqual(list(report.data), drawn)
         with contextlib.redirect_stdout(io.StringIO()):
             plots.draw(report)
         for section in (*drawn, "attention_page"):
             self.assertEqual((report.folder / f"{section}.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n", section)
         self.assertLess((report.folder / "attention_page.png").stat().st_size, 60_000)  # part of the repository
+
+    def measured_fp32(self, report, torch_ms):
+        """Runs the sections of attention in fp32 on numbers: ours takes 2 ms, and D / 64 ms at D of more than 64."""
+        class Ours:
+            def run(self, deck, *overrides):
+                values = lambda key: json.loads(next(word for word in overrides if word.startswith(f"bench.{key}=")).split("=")[1])
+                return [{"T": T, "D": D, "forward_ms": 2.0 * D / 64, "backward_ms": 4.0 * D / 64} for T in values("length") for D in values("head_width")]
+
+        class Torch:
+            def ask(self, cases, backends, **_):
+                return [{backends[0]: torch_ms} for _ in cases]
+
+        with contextlib.redirect_stdout(io.StringIO()):
+            for kernel in fp32.ATTENTION:
+                fp32.promise_attention(kernel, report)
+                fp32.attention(kernel, Ours(), Torch(), report, 2, gpu.timing(True))
+
+    def test_fp32_is_held_against_the_worst_case_of_each_pass(self):
+        report = self.report()
+        self.measured_fp32(report, {"forward": 4.8, "backward": 8.0})
+        found = {what: promise["value"] for what, promise in report.promises.items()}
+        self.assertEqual(found["mma fp32, forward, x EFFICIENT"], 1.2)  # at D = 128
+        self.assertEqual(found["standard tf32, backward, x STORED"], 2.0)
+        self.assertEqual(found["flash2 fp32, forward, T=4096 D=128 [ms]"], -4.0)
+        self.assertEqual(found["flash2 fp32, backward, FLOP/s at D=32, 80, 256 / D=64"], 1.0)
+        self.assertEqual(found["flash2 bf16, forward, time / fp32's"], -1.0)
+        self.measured_fp32(report, {"failed": "no kernel"})
+        self.assertEqual({line.split("  ")[-1] for line in report.table().splitlines() if " x " in line}, {"NOT MEASURED"})
+
+    def test_what_is_published_makes_the_tables_of_its_page(self):
+        for place in dict.fromkeys(place for place, _ in stored.HOMES.values()):
+            names = [name for name, (home, _) in stored.HOMES.items() if home == place]
+            (self.folder / place).mkdir(parents=True)
+            (self.folder / place / "README.md").write_text("".join(f"<!-- generated: compare/{name} -->\n<!-- end -->\n" for name in names))
+        report, rows = self.attention([1.5], [1.5], [1.5])
+        for row in rows:
+            row["ms"] = {side: None if side == "MATH" and row["T"] > 4096 else [1.0, 2.0] for side in plots.COLOURS}
+        report.info |= {"git_hash": "0123456789abcdef", "build": "GNU 13.3.0, CUDA 13.0", "device": "H100", "repeats": 8, "steps": 10, "pytorch": "PyTorch"}
+        self.measured_fp32(report, {"forward": 4.8, "backward": 8.0})
+        report.keep("fp32.steps", [{"size": "small", "dtype": "fp32", "ms": [5.0, 6.0, 7.0], "torch_ms": [12.0, 12.0, 7.0]}])
+        report.keep("attention", rows)
+        stored.publish(report.folder, self.folder)
+        self.assertEqual(stored.faults(self.folder), [])
+        page = self.folder / "kernels/README.md"
+        self.assertIn("median of 3 rounds of 10 steps, commit 0123456789ab, GNU 13.3.0, CUDA 13.0, beside PyTorch.", page.read_text())
+        self.assertRegex(page.read_text(), r"\| small \| fp32 +\| +6 \| +12 \| +2.00 \|")
+        page.write_text(page.read_text().replace(" 2.00 |", " 2.10 |", 1))
+        self.assertRegex(stored.faults(self.folder)[0], r"(?s)kernels: README.md has\n.*2\.10.*where compare.toml gives.*2\.00")
+        page.write_text(page.read_text().replace("compare/fp32.steps", "compare/steps"))
+        self.assertIn("both should have", stored.faults(self.folder)[0])
 
     def test_a_profile_is_summed_by_kind(self):
         table = self.folder / "ncu.csv"

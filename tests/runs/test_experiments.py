@@ -2,6 +2,7 @@
 """Every experiment of input/experiments, in its quick variant: it runs, prints its table and draws its picture."""
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import flash_ladder, hbm, launch, ncu, scaling, step, table  # noqa: E402  (after the path to it)
-from experiments.homes import homes, module_of, runnable  # noqa: E402
+from experiments.homes import homes, module_of  # noqa: E402
 from launching import Refusal  # noqa: E402
 from results import FINISHED, OUT_OF_MEMORY, Results, Row  # noqa: E402
 import places  # noqa: E402
@@ -29,9 +30,20 @@ NAMES = sorted(path.parent.name for path in (SOURCE / "input/experiments").glob(
 
 
 class Experiments(RunTest):
-    def script(self, *arguments, code=0):
+    @classmethod
+    def setUpClass(cls):
+        cls.place, cls.ran = tempfile.TemporaryDirectory(), {}
+        cls.addClassCleanup(cls.place.cleanup)
+
+    def quick(self, name):
+        """Standard output and folder of the quick variant, which all tests share; it is run once."""
+        if name not in self.ran:
+            self.ran[name] = self.script(name, "--quick", folder=self.place.name).stdout
+        return self.ran[name], Path(self.place.name) / f"runs/experiments/{name}-quick"
+
+    def script(self, *arguments, code=0, folder=None):
         environment = {**os.environ, "TESSERA_PROGRAM": str(PROGRAM)}
-        result = subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], cwd=self.folder, env=environment, capture_output=True,
+        result = subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], cwd=folder or self.folder, env=environment, capture_output=True,
                                 text=True, errors="replace", timeout=5 * LIMIT_S)
         self.assertEqual(result.returncode, code, result.stdout[-3000:] + result.stderr[-3000:])
         return result
@@ -39,10 +51,9 @@ class Experiments(RunTest):
     def test_quick(self):
         for name in NAMES:
             with self.subTest(experiment=name):
-                result = self.script(name, "--quick")
-                output = self.folder / f"runs/experiments/{name}-quick"
-                self.assertGreater(len(result.stdout.splitlines()), 1, "a heading and rows")
-                self.assertNotIn("exit ", result.stdout)
+                printed, output = self.quick(name)
+                self.assertGreater(len(printed.splitlines()), 1, "a heading and rows")
+                self.assertNotIn("exit ", printed)
                 self.assertEqual((output / f"{name}.png").read_bytes()[:4], b"\x89PNG")
                 self.assertGreater((output / f"{name}.png").stat().st_size, 10000)
                 self.assert_what_is_stored_has_the_same_tables(name, Results(output))
@@ -57,9 +68,9 @@ class Experiments(RunTest):
         self.assertEqual(text(stored), text(results))
         stored.is_quick = True
         self.assertEqual(stored.heading(), results.heading())
-        self.assertNotIn(str(self.folder), (folder / "results.toml").read_text())
+        self.assertNotIn(self.place.name, (folder / "results.toml").read_text())
         launch.draw(module.draw, stored, folder / f"{name}.png")
-        self.assertEqual((folder / f"{name}.png").read_bytes(), (self.folder / f"runs/experiments/{name}-quick/{name}.png").read_bytes())
+        self.assertEqual((folder / f"{name}.png").read_bytes(), (results.output / f"{name}.png").read_bytes())
 
     def test_a_benchmark_with_a_page_runs_under_its_folders_name(self):
         small = ("bench.length=[64]", "bench.head_width=[64]", "bench.tokens=64", "bench.channels=64", "bench.repeats=2", "bench.rest_ms=0",
@@ -72,14 +83,13 @@ class Experiments(RunTest):
     def test_what_is_no_whole_run_is_not_published(self):
         for words, says in ((["--publish", self.folder / "none"], "holds no rows"), (["--publish"], "runs/experiments/accumulation holds no rows")):
             self.assertIn(says, self.script("accumulation", *words, code=6).stderr)
-        self.script("accumulation", "--quick", "--output", self.folder / "quick")
-        self.assertIn("is a --quick run", self.script("accumulation", "--publish", self.folder / "quick", code=6).stderr)
+        self.assertIn("is a --quick run", self.script("accumulation", "--publish", self.quick("accumulation")[1], code=6).stderr)
         self.assertNotIn("quick = true", (homes()["accumulation"] / "results.toml").read_text())
 
     def test_some_rows_make_a_table_and_a_picture_too(self):
         """Also where they are compared with a row that was left out."""
-        for name, rows in (("checkpointing", ("0", "4")), ("attention_sweep", ("course_16_128", "kernels_flash2_bf16_16_128")),
-                           ("compiled", ("attention_16_128_standard", "attention_16_128_flash2")),
+        for name, rows in (("checkpointing", ("0", "4")), ("attention_sweep", ("course_16_128", "kernels_auto_bf16_16_128")),
+                           ("compiled", ("attention_16_128_standard", "attention_16_128_auto")),
                            ("memory_accounting", ("standard_16_128", "flash2_16_128"))):
             for row in rows:
                 with self.subTest(experiment=name, row=row):
@@ -96,7 +106,7 @@ class Experiments(RunTest):
         self.assertIn(f"{file}: ", self.script("checkpointing", "--quick", "--output", output, "--redraw", code=6).stderr)
 
     def test_formats_are_those_of_the_step(self):
-        lines = [re.split(r"  +", line) for line in self.script("dtypes", "--quick").stdout.splitlines()]
+        lines = [re.split(r"  +", line) for line in self.quick("dtypes")[0].splitlines()]
         found = {line[0]: line[2:] for line in lines if len(line) == 6}
         self.assertEqual(found["tensor"], ["fp32", "bf16", "fp16", "autocast to 16 bits"])
         self.assertEqual(found["master weights"], ["-", "bf16 low halves", "fp32", "fp32, the parameters"])
@@ -106,7 +116,7 @@ class Experiments(RunTest):
             self.assertEqual(found[tensor], ["fp32"] * 4, tensor)
 
     def test_predicted_memory_is_what_is_laid_out(self):
-        lines = [re.split(r"  +", line) for line in self.script("memory_accounting", "--quick").stdout.splitlines()]
+        lines = [re.split(r"  +", line) for line in self.quick("memory_accounting")[0].splitlines()]
         self.assertEqual(lines[0][0], "T 2048, out of memory")
         terms = {line[0]: line[2:] for line in lines if line[0] in ("q", "lse", "probabilities", "d_scores")}
         self.assertEqual(len(terms), 4)
@@ -115,19 +125,20 @@ class Experiments(RunTest):
         self.assertEqual(terms["probabilities"], ["16.0000", "16.0000", "0.0000", "0.0000"])
 
     def test_a_table_is_aligned_or_markdown_and_can_be_drawn_again(self):
-        plain = self.script("step", "--quick").stdout.splitlines()
-        again = self.script("step", "--quick", "--redraw").stdout.splitlines()
-        self.assertEqual(plain, again)
-        markdown = self.script("step", "--quick", "--redraw", "--markdown").stdout.splitlines()
+        printed, output = self.quick("step")
+        plain, copy = printed.splitlines(), shutil.copytree(output, self.folder / "step")
+        redraw = ("step", "--quick", "--output", copy, "--redraw")
+        self.assertEqual(self.script(*redraw).stdout.splitlines(), plain)
+        markdown = self.script(*redraw, "--markdown").stdout.splitlines()
         self.assertRegex(markdown[1], r"^\|( :?-+:? \|)+$")
         self.assertEqual(len(markdown), len(plain) + 1)
-        with h5py.File(self.folder / "runs/experiments/step-quick/ranks_0001/experiment.h5", "a") as file:
+        with h5py.File(copy / "ranks_0001/experiment.h5", "a") as file:
             del file["info"].attrs["gpu_models"]
-        self.assertIn("an older version", self.script("step", "--quick", "--redraw", code=6).stderr)
+        self.assertIn("an older version", self.script(*redraw, code=6).stderr)
 
     def test_the_list_has_every_question(self):
         lines = self.script("--list").stdout.splitlines()
-        self.assertEqual([line.split()[0] for line in lines], list(runnable()))
+        self.assertEqual([line.split()[0] for line in lines], list(homes()))
         for line in lines:
             self.assertRegex(line, r"\?$")
 
@@ -158,19 +169,18 @@ class Experiments(RunTest):
 "1","7","void launch<tessera::kernels::HeadProduct<Cuda, float>>()","dram__bytes_read.sum","Mbyte","1,000.5"
 "1","7","void launch<tessera::kernels::HeadProduct<Cuda, float>>()","dram__bytes_write.sum","Kbyte","500"
 "2","7","void launch<tessera::kernels::SoftmaxRows<Cuda, float>>()","dram__bytes_write.sum","byte","24"
-"3","7","void launch<tessera::kernels::Flash2Forward<Cuda, float>>()","dram__bytes_read.sum","Gbyte","1.5"
-"4","7","void launch<tessera::kernels::Flash2Ladder<Cuda, float, 3>>()","dram__bytes_read.sum","Mbyte","2"
+"3","7","void launch<tessera::kernels::RegisterForwardTeam<Cuda, float>>()","dram__bytes_read.sum","Gbyte","1.5"
+"4","7","nvjet_sss_128x256_TNN","dram__bytes_read.sum","Mbyte","2"
 "5","7","void launch<detail::TileKernel<tessera::bfloat16, 64, 3>>()","dram__bytes_read.sum","Kbyte","3"
 "6","7","void launch<ampere::ForwardTeam<tessera::bfloat16, 64>>()","dram__bytes_write.sum","Kbyte","4"
 """
-        self.assertEqual(ncu.bytes_of(table, hbm.GROUPS), {"standard": 1001000024.0, "flash2, portable": 1.5e9, "flash2, 3 steps": 2e6,
-                                                           "flash2, tensor cores": 7e3})
+        self.assertEqual(ncu.bytes_of(table, hbm.GROUPS), {"standard": 1003000024.0, "flash2, portable": 1.5e9, "flash2, tensor cores": 7e3})
         with self.assertRaisesRegex(ValueError, "no table: .*ERR_NVGPUCTRPERM"):
             ncu.bytes_of("==ERROR== ERR_NVGPUCTRPERM", hbm.GROUPS)
 
     def test_versions_of_flash2_are_told_apart_by_their_engines(self):
-        groups = [hbm.group_of("flash2", engine) for engine in ("portable", "3 steps", "mma", "wgmma", "wgmma+mma")]
-        self.assertEqual(groups, ["flash2, portable", "flash2, 3 steps"] + 3 * ["flash2, tensor cores"])
+        groups = [hbm.group_of("flash2", engine) for engine in ("portable", "mma", "wgmma", "wgmma+mma")]
+        self.assertEqual(groups, ["flash2, portable"] + 3 * ["flash2, tensor cores"])
         self.assertEqual(hbm.group_of("standard", "-"), "standard")
 
     def test_a_gpu_has_the_roof_of_its_own_name(self):
@@ -178,7 +188,7 @@ class Experiments(RunTest):
         roofs = {name: hbm.roof_of(SimpleNamespace(preset="cpu", facts={}, gpus=lambda: gpus)) for name, gpus in models.items()}
         self.assertEqual([(roof.name, is_here) for roof, is_here in roofs.values()], [("H100 PCIe", True), ("H100", True), ("H200", False)])
         h200 = roofs[""][0]
-        self.assertEqual((round(h200.ridge(False)), round(h200.ridge(True))), (14, 206))
+        self.assertEqual([round(h200.ridge(unit)) for unit in ("fp32", "three TF32 products", "bf16, tensor cores")], [14, 34, 206])
 
 
 class Room(RunTest):

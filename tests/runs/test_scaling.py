@@ -301,8 +301,9 @@ class Sharding(RunTest):
         return answer
 
     def test_the_table_is_what_the_plan_says(self):
-        answer = self.plan(SOURCE / "input/sizes/1b.toml", "--ranks", "8")
-        names, _, cells = (re.split(r" *\| *", line)[4:8] for line in answer.stdout.splitlines())
+        answer = self.plan(*(SOURCE / f"input/sizes/{size}.toml" for size in ("1b", "10b", "100b")), "--ranks", "8")
+        self.assertIn(f"<!-- generated: plan_sharding -->\n{answer.stdout}<!-- end -->", (SOURCE / "parallel/README.md").read_text())
+        names, _, cells = (re.split(r" *\| *", line)[4:8] for line in answer.stdout.splitlines()[:3])
         rows = {name: float(cell.split(" ")[0].rstrip(",")) for name, cell in zip(names, cells)}
         self.assertTrue(all(cell.endswith(", 80 GB") for cell in cells), cells)
         P = 2 * 32000 * 2048 + 16 * (4 * 2048**2 + 3 * 2048 * 8192 + 2 * 2048) + 2048

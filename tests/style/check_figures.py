@@ -5,7 +5,8 @@
     check_figures.py --self-test   change figures, results and the list in a copy and see that each is found
 
 Every folder of input/experiments and input/bench with a deck.toml has a page and a picture. Its tables are made anew from results.toml
-and must be those of the page, and so must that of tests/drills. What stands in without_results.txt keeps a hand-written table, and must have no stored results.
+and must be those of the page; so must the tables of drills.toml and of compare_torch's compare.toml. What stands in without_results.txt
+keeps a hand-written table, and must have no stored results.
 """
 import shutil
 import sys
@@ -19,6 +20,7 @@ import plotting  # noqa: E402  (after the path to it)
 
 plotting.require_modules("check_figures")
 import drill_tables  # noqa: E402
+from compare import stored  # noqa: E402
 from experiments.homes import homes  # noqa: E402
 from published import fault_of  # noqa: E402
 
@@ -35,46 +37,58 @@ def check(root, names):
     for name, folder in folders.items():
         if fault := fault_of(name, folder, name in names):
             faults.append(f"{folder.relative_to(root)}: {fault}")
-    return faults
+    return [*faults, *stored.faults(root)]
 
 
 def self_test():
     """Of the pages that have results one is enough."""
     names = listed(LIST)
     name, folder = next((name, folder) for name, folder in homes(ROOT).items() if name not in names)
-    page, results = "README.md", "results.toml"
+    home = folder.relative_to(ROOT)
+    page, results, kernels = home / "README.md", home / "results.toml", Path("kernels")
 
     def replaced(file, old, new, is_last=False):
-        def change(copy):
-            text = (copy / file).read_text()
+        def change(root):
+            text = (root / file).read_text()
             place = text.rfind(old) if is_last else text.find(old)
             assert place >= 0, f"{file} lacks {old}"
-            (copy / file).write_text(text[:place] + new + text[place + len(old):])
+            (root / file).write_text(text[:place] + new + text[place + len(old):])
         return change
 
-    table = (folder / page).read_text().split("<!-- end -->")[0].rstrip("\n").splitlines()[-1]
-    digit = next(letter for letter in reversed(table) if letter.isdigit())
-    changed_row = (digit + table.rsplit(digit, 1)[1], str(9 - int(digit)) + table.rsplit(digit, 1)[1])
+    def last_row(page):
+        return (ROOT / page).read_text().split("<!-- end -->")[0].rstrip("\n").splitlines()[-1]
+
+    def another_digit(page):
+        table = last_row(page)
+        digit = next(letter for letter in reversed(table) if letter.isdigit())
+        rest = table.rsplit(digit, 1)[1]
+        return replaced(page, digit + rest, str(9 - int(digit)) + rest, is_last=True)
+
     changes = {
-        "nothing": (lambda copy: None, names, ""),
-        "a figure": (replaced(page, *changed_row, is_last=True), names, "where results.toml gives"),
-        "a row that is gone": (replaced(page, table + "\n", "", is_last=True), names, "where results.toml gives"),
+        "nothing": (lambda root: None, names, ""),
+        "a figure": (another_digit(page), names, "where results.toml gives"),
+        "a row that is gone": (replaced(page, last_row(page) + "\n", "", is_last=True), names, "where results.toml gives"),
         "the date": (replaced(page, "Measured 20", "Measured 19"), names, "where results.toml gives"),
         "the stored date": (replaced(results, 'created = "20', 'created = "19'), names, "where results.toml gives"),
         "no marks": (replaced(page, "<!-- end -->", ""), names, "no generated part"),
-        "no results": (lambda copy: (copy / results).unlink(), names, "has no results.toml"),
-        "no picture": (lambda copy: (copy / f"{folder.name}.png").unlink(), names, "has no " + folder.name + ".png"),
-        "no page": (lambda copy: (copy / page).unlink(), names, "has no README.md"),
-        "a listed page with results": (lambda copy: None, [*names, name], "take it off the list"),
-        "a listed page that is none": (lambda copy: None, [*names, "nowhere"], "nowhere is on the list"),
+        "no results": (lambda root: (root / results).unlink(), names, "has no results.toml"),
+        "no picture": (lambda root: (root / home / f"{home.name}.png").unlink(), names, "has no " + folder.name + ".png"),
+        "no page": (lambda root: (root / page).unlink(), names, "has no README.md"),
+        "a listed page with results": (lambda root: None, [*names, name], "take it off the list"),
+        "a listed page that is none": (lambda root: None, [*names, "nowhere"], "nowhere is on the list"),
+        "a figure beside PyTorch's": (another_digit(kernels / page.name), names, f"where {stored.FILE} gives"),
+        "PyTorch's results gone": (lambda root: (root / kernels / stored.FILE).unlink(), names, "both should have"),
     }
     wrong = []
     for what, (change, allowed, expected) in changes.items():
         with tempfile.TemporaryDirectory() as place:
             root = Path(place)
-            for home in ("input/experiments", "input/bench"):
-                shutil.copytree(ROOT / home, root / home)
-            change(root / folder.relative_to(ROOT))
+            for tree in ("input/experiments", "input/bench"):
+                shutil.copytree(ROOT / tree, root / tree)
+            (root / "kernels").mkdir()
+            for file in (page.name, stored.FILE):
+                shutil.copy(ROOT / "kernels" / file, root / "kernels" / file)
+            change(root)
             found = check(root, allowed)
         if (len(found) != 1 or expected not in found[0]) if expected else found:
             wrong.append(f"{what}: expected {[expected] if expected else 'nothing'}, found {found}")

@@ -4,8 +4,9 @@
     check_headers.py BUILD_FOLDER     needs BUILD_FOLDER/compile_commands.json (CMake writes it); exit 1 on a fault
     check_headers.py --self-test BUILD_FOLDER
 
-Headers that include Kokkos share one precompiled Kokkos_Core.hpp, which they would pull in anyway; it makes the
-check five times faster. Each header gets the flags of a source file of its room.
+A header that a source file of the build includes first has been compiled alone already, if the object is newer than both. The others
+that include Kokkos share one precompiled Kokkos_Core.hpp, which they would pull in anyway. Each header gets the flags of a source file of
+its room.
 """
 import concurrent.futures
 import json
@@ -79,6 +80,8 @@ def compile_alone(compiler, header, flags, precompiled):
 
 
 def check(build, headers):
+    done = built_alone(build)
+    headers = [header for header in headers if header not in done]
     compiler = os.environ.get("CXX") or parts_of(compile_commands(build)[0])[0]
     flags = flags_by_folder(build)
     jobs = []
@@ -98,6 +101,19 @@ def check(build, headers):
                 shared = precompiled[key]
             jobs.append(pool.submit(compile_alone, compiler, header, mine, shared))
         return [fault for fault in (job.result() for job in jobs) if fault]
+
+
+def built_alone(build):
+    """Headers that the build has compiled with nothing before them: the first include of a source whose object is up to date."""
+    found = set()
+    for entry in compile_commands(build):
+        words = entry.get("arguments") or shlex.split(entry["command"])
+        source, made = Path(entry["directory"], entry["file"]), Path(entry["directory"], words[words.index("-o") + 1])
+        first = re.search(r'^\s*#\s*include\s*"([^"]+)"|^\s*#', source.read_text(), re.M) if made.exists() else None
+        header = next((base / first[1] for base in (ROOT, ROOT / "src") if (base / first[1]).is_file()), None) if first and first[1] else None
+        if header and "-include" not in words and made.stat().st_mtime > max(path.stat().st_mtime for path in (source, header)):
+            found.add(header)
+    return found
 
 
 def is_of_device_code(header):
@@ -129,13 +145,30 @@ def faults_of_flags(folder):
     return faults + ([] if compilers == {"/usr/bin/c++"} else [f"compilers: {compilers}"])
 
 
+def faults_of_built(folder):
+    """Only a header that an up-to-date object's source includes before all else counts as compiled alone."""
+    header = folder / "x.hpp"
+    name, faults = os.path.relpath(header, ROOT), []
+    for text, made, flags, expected in ((f'// x\n#include "{name}"\n', 2, [], True), (f'#include <vector>\n#include "{name}"\n', 2, [], False),
+                                        (f'#define X\n#include "{name}"\n', 2, [], False), (f'#include "{name}"\n', 0, [], False),
+                                        (f'#include "{name}"\n', 2, ["-include", "y.hpp"], False)):
+        (folder / "x.cpp").write_text(text)
+        for file, time in ((header, 1), (folder / "x.cpp", 1), (folder / "x.o", made)):
+            file.touch()
+            os.utime(file, (time, time))
+        (folder / "compile_commands.json").write_text(json.dumps([{"directory": str(folder), "file": "x.cpp", "arguments": ["c++", *flags, "-o", "x.o"]}]))
+        if bool(built_alone(folder)) != expected:
+            faults.append(f"compiled alone by the build: {not expected} of {text!r} {flags} made at {made}")
+    return faults
+
+
 def self_test(build):
     """A header that forgets <vector> must be found, a sound one must pass; a compile command keeps its flags."""
     with tempfile.TemporaryDirectory(dir=build) as folder:
         sound, faulty = Path(folder) / "sound.hpp", Path(folder) / "faulty.hpp"
         sound.write_text("#pragma once\n#include <vector>\ninline std::vector<int> f() { return {}; }\n")
         faulty.write_text("#pragma once\ninline std::vector<int> f() { return {}; }\n")
-        faults = faults_of_flags(Path(folder))
+        faults = faults_of_flags(Path(folder)) + faults_of_built(Path(folder))
         compiler = os.environ.get("CXX", "c++")
         found = [compile_alone(compiler, header, ["-std=c++20"], None) for header in (sound, faulty)]
     return faults + ([] if found[0] is None and found[1] is not None else [f"sound: {found[0]}; faulty: {found[1]}"])

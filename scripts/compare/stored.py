@@ -1,0 +1,97 @@
+"""What pages keep of scripts/compare_torch: compare.toml beside the page, and the tables and the picture that come from it.
+
+A section of HOMES is stored with what ran where; its table lies between `<!-- generated: compare/SECTION -->` and `<!-- end -->`.
+"""
+import tomllib
+
+from compare import fp32, plots
+from compare.sides import ROOT, Report, median
+from experiments import table
+from launching import Refusal
+from published import MARKS, difference, key_text, section, with_part
+from results import FILES, measured
+
+FILE = "compare.toml"
+PICTURES = {"attention": ("attention_page", "attention.png")}  # of a section: its name in plots.py, its file
+
+
+def attention_table(rows):
+    """Causal cases. "any order": of the sums of gradients, which the peers' are."""
+    ours = lambda row: next(side for side in ("wgmma", "mma") if row["ms"][side])
+    ratio = lambda row, side, mine: f"{median([b / a for a, b in zip(row['ms'][mine], row['ms'][side])]):.2f}" if row["ms"][side] and row["ms"][mine] else "-"
+    return (["pass", "D", "T", "ours, ms", "x cuDNN", "any order, x cuDNN", "x FlashAttention-2", "x stored scores"],
+            [[row["direction"], row["D"], row["T"], median(row["ms"][ours(row)]), ratio(row, "CUDNN", ours(row)),
+              ratio(row, "CUDNN", "any"), ratio(row, "FLASH", ours(row)), ratio(row, "MATH", ours(row))] for row in rows if row["causal"]])
+
+
+# {section: (folder of its page, its table)}
+HOMES = {"attention": ("input/bench/attention_gpu", attention_table), "fp32.steps": ("kernels", fp32.step_table),
+         **{f"fp32.{kernel}": ("kernels", fp32.attention_table) for kernel in fp32.ATTENTION}}
+
+
+def stored(folder):
+    """{section: {"info": ..., "rows": {column: values}}}"""
+    path = folder / FILE
+    return tomllib.loads(path.read_text()) if path.exists() else {}
+
+
+def flat(row):
+    """A row with a column for each side that was timed, empty where it was not."""
+    sides = row["ms"].items() if isinstance(row["ms"], dict) else ()
+    return {**{key: value for key, value in row.items() if key != "ratios" and not (sides and key == "ms")},
+            **{f"ms.{side}": times or [] for side, times in sides}}
+
+
+def rows_of(columns):
+    """The rows that flat() had."""
+    rows = []
+    for values in zip(*columns.values()):
+        row = dict(zip(columns, values))
+        if sides := {key: row.pop(key) for key in columns if key.startswith("ms.")}:
+            row["ms"] = {key.removeprefix("ms."): times for key, times in sides.items()}
+        rows.append(row)
+    return rows
+
+
+def generated(name, kept):
+    """What ran where, and the section's table."""
+    info, rows = kept["info"], rows_of(kept["rows"])
+    rounds = max(len(times) for row in rows for times in (row["ms"].values() if isinstance(row["ms"], dict) else [row["ms"]]))
+    repeats = f"{info['steps']} steps" if name == "fp32.steps" else f"up to {info['repeats']} repeats"
+    where = measured(info, "one " + info["device"], f"median of {rounds} rounds of {repeats}")
+    return f"{where}, beside {info['pytorch']}.\n\n{table.text(*HOMES[name][1](rows), True)}"
+
+
+def publish(folder, root=ROOT):
+    """Stores each section of the report in this folder that has a home, and writes its page's tables and picture."""
+    report = Report(folder).read()
+    if report.info["git_hash"] in ("", "unknown"):
+        raise Refusal(FILES, f"{folder}: the program that ran does not know its commit; build it in a checkout, or set TESSERA_COMMIT")
+    for name, rows in report.data.items():
+        if name not in HOMES:
+            continue
+        home = root / HOMES[name][0]
+        kept = {**stored(home), name: {"info": report.info, "rows": {key: [flat(row)[key] for row in rows] for key in flat(rows[0])}}}
+        (home / FILE).write_text("# Written by scripts/compare_torch --publish; tables and pictures of README.md come from it.\n"
+                                 + "".join(section(f"{key_text(name)}.{part}", columns) for name, parts in kept.items() for part, columns in parts.items()))
+        page = home / "README.md"
+        page.write_text(with_part(page.read_text(), f"compare/{name}", generated(name, kept[name])))
+        if name in PICTURES:
+            plots.draw_one(PICTURES[name][0], report, home / PICTURES[name][1])
+
+
+def faults(root=ROOT):
+    """What is wrong with pages beside their compare.toml."""
+    found = []
+    for place in dict.fromkeys(place for place, _ in HOMES.values()):
+        text, kept = (root / place / "README.md").read_text(), stored(root / place)
+        marks = {mark[1].removeprefix("compare/"): mark[2] for mark in MARKS.finditer(text) if mark[1].startswith("compare/")}
+        wanted = {name for name, (home, _) in HOMES.items() if home == place}
+        if not marks.keys() == kept.keys() == wanted:
+            found.append(f"{place}: README.md has the tables {sorted(marks)} and {FILE} the sections {sorted(kept)}; both should have {sorted(wanted)}")
+            continue
+        for name in wanted:
+            if fault := difference(marks[name], generated(name, kept[name]), FILE, "scripts/compare_torch --publish"):
+                found.append(f"{place}: {fault}")
+        found += [f"{place} has no {file}" for name, (_, file) in PICTURES.items() if name in wanted and not (root / place / file).exists()]
+    return found
