@@ -8,7 +8,7 @@
 /// A mark is enqueued like a kernel. On a device the host does not wait for it, and a mark that is recorded while the
 /// instance is captured becomes a node of the graph: each replay sets it again, so read it before the next. On host
 /// spaces, where a launch returns when its work is done, a mark is the host's clock; with TESSERA_VENDOR=OFF the
-/// device has finished before.
+/// device has finished before, and an interval includes what its launches take.
 ///
 /// Memory     all of it in the constructor: marking and reading allocate nothing.
 /// Throws     std::out_of_range for an index outside of 0..marks-1; std::logic_error from `seconds` where a mark was
