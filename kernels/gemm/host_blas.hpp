@@ -31,7 +31,7 @@ namespace tessera::kernels::host_blas {
 /// Rows of a result that a thread takes at a time: as few as cost a product of 4,096 rows nothing.
 inline constexpr int kRows = 64;
 
-/// Rows first .. first + count of c = factor op(a) op(b) + beta c, on this thread. The BLAS knows columns: it sees every
+/// Rows first .. first + count of c = factor op(a) op(b) + beta c, on this thread. The BLAS knows columns: it sees each
 /// matrix transposed, and c^T = op(b)^T op(a)^T.
 template <class Exec, class Real>
 void multiply_rows(int first, int count, Real factor, const Tensor<Exec, const Real**>& a, Op op_a,
