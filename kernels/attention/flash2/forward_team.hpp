@@ -28,10 +28,10 @@ void Flash2Forward<Exec, Scalar, Tiles>::launch(const Exec& exec) const {
   if (teams == 0) return;
 
   allow_large_scratch<Flash2Forward, Policy>();
-  Kokkos::parallel_for(
-      "tessera::attention::flash2::forward",
-      Policy(exec, teams, team_size_of<Exec>()).set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
-      *this);
+  Kokkos::parallel_for("tessera::attention::flash2::forward",
+                       Policy(exec, teams, team_size_of<Exec>())
+                           .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
+                       *this);
 }
 
 template <class Exec, class Scalar, class Tiles>
