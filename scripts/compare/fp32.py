@@ -6,7 +6,7 @@ torch.compile's with "reduce-overhead". TF32: precision.compute = "tf32", and al
 """
 import math
 
-from compare.sides import Failed, Ours, deck, lowest, median, numbers, ratio_text
+from compare.sides import Failed, Ours, deck, lowest, median, numbers, ratio_text, words
 from compare.steps import Size, compiled_side_by_side, ratios
 from experiments import table
 
@@ -19,7 +19,7 @@ ATTENTION = {
 }
 # {(kernel, format): {pass: PyTorch's time over ours, at least and as aimed at}}
 RATIOS = {("mma", "fp32"): {"forward": (1.0, 1.4), "backward": (1.0, 1.4)}, ("mma", "tf32"): {"forward": (2.0, 3.5), "backward": (2.0, 3.0)},
-          **{("standard", dtype): dict.fromkeys(PASSES, (0.9, 1.1)) for dtype in ("fp32", "tf32", "bf16")}}
+          **{("standard", dtype): dict.fromkeys(PASSES, (0.9, 1.1)) for dtype in ATTENTION["standard"][2]}}
 # Of the portable kernel in fp32 with 16 heads, T = 4096: {(pass, D): milliseconds, at most and as aimed at}
 PORTABLE = {("forward", 64): (4.4, 3.3), ("forward", 128): (9.0, 6.3), ("backward", 64): (16.0, 10.6), ("backward", 128): (34.0, 20.0)}
 STEPS = {"fp32": (1.0, 1.2), "tf32": (1.1, 1.3)}
@@ -74,48 +74,48 @@ PROMISES = {"fp32.steps": promise_steps,
             **{f"fp32.{kernel}": lambda report, _, kernel=kernel: promise_attention(kernel, report) for kernel in ATTENTION}}
 
 
-def format_keys(dtype, key):
-    """The overrides for a number format; `key`: of the job's dtype."""
-    is_tf32 = dtype == "tf32"
-    return [f'{key}="{"fp32" if is_tf32 else dtype}"', *(['precision.compute="tf32"'] if is_tf32 else [])]
+def our_row(kernel, dtype, H, tokens):
+    """A named variation of the deck."""
+    number_format = 'dtype="fp32"}, precision={compute="tf32"}' if dtype == "tf32" else f'dtype="{dtype}"}}'
+    return f'{{attention={{kernel="{kernel}"}}, bench={{heads={H}, tokens={tokens}, channels=0, {number_format}}}'
 
 
-def our_attention(ours, kernel, dtype, shapes, timing):
-    """{(H, T, D): row}, of one process for each of the shapes."""
-    found = {}
-    for H, tokens, lengths, widths in shapes:
-        rows = ours.run(deck("attention_gpu"), f'experiment.rows={{own={{attention={{kernel="{kernel}"}}}}}}', "experiment.baseline=",
-                        "bench.causal=true", f"bench.length={numbers(lengths)}", f"bench.head_width={numbers(widths)}",
-                        f"bench.tokens={tokens}", "bench.channels=0", f"bench.heads={H}", *format_keys(dtype, "bench.dtype"),
-                        *(f"bench.{key}={value}" for key, value in timing.items()))
-        found |= {(H, int(row["T"]), int(row["D"])): row for row in rows}
-    return found
+def our_attention(ours, kernel, timing):
+    """{(number format, H, T, D): row}, of one process."""
+    _, shapes, formats = ATTENTION[kernel]
+    rows = {f"{dtype}_{H}": our_row(kernel, dtype, H, tokens) for dtype in formats for H, tokens, _, _ in shapes}
+    only = [f"{dtype}_{H}_true_{T}_{D}" for dtype in formats for H, _, lengths, widths in shapes for T in lengths for D in widths]
+    every = lambda place: numbers(sorted({value for shape in shapes for value in shape[place]}))
+    found = ours.run(deck("attention_gpu"), f"experiment.rows={{{', '.join(f'{name}={row}' for name, row in rows.items())}}}",
+                     "experiment.baseline=", f"experiment.only={words(*only)}", "bench.causal=true", f"bench.length={every(2)}",
+                     f"bench.head_width={every(3)}", *(f"bench.{key}={value}" for key, value in timing.items()))
+    return {(row["dtype"], int(row["H"]), int(row["T"]), int(row["D"])): row for row in found}
 
 
 def attention(kernel, ours, torch, report, rounds, timing):
     backend, shapes, formats = ATTENTION[kernel]
-    rows = []
-    for dtype in formats:
-        cases = [{"B": tokens // T, "H": H, "T": T, "D": D, "causal": True, "dtype": dtype}
-                 for H, tokens, lengths, widths in shapes for T in lengths for D in widths]
-        mine, theirs = [], []
-        for number in range(rounds):
-            turns = [lambda: mine.append(our_attention(ours, kernel, dtype, shapes, timing)),
-                     lambda: theirs.append(torch.ask(do="attention", cases=cases, backends=[backend], passes=PASSES, timing=timing))]
-            for turn in turns if number % 2 == 0 else reversed(turns):
-                turn()
-            print(f"  {kernel} in {dtype}: round {number + 1} of {rounds}", flush=True)
-        for index, case in enumerate(cases):
-            answers = [run[index][backend] for run in theirs]
-            reasons = [answer["failed"] for answer in answers if "failed" in answer]
-            for reason in reasons[:1]:
-                print(f"  {backend}, {case}: {reason}", flush=True)
-            for direction in PASSES:
-                rows.append({**case, "direction": direction, "ms": [run[case["H"], case["T"], case["D"]][f"{direction}_ms"] for run in mine],
-                             "torch_ms": [] if reasons else [answer[direction] for answer in answers]})
+    cases = [{"B": tokens // T, "H": H, "T": T, "D": D, "causal": True, "dtype": dtype}
+             for dtype in formats for H, tokens, lengths, widths in shapes for T in lengths for D in widths]
+    mine, theirs = [], []
+    for number in range(rounds):
+        turns = [lambda: mine.append(our_attention(ours, kernel, timing)),
+                 lambda: theirs.append(torch.ask(do="attention", cases=cases, backends=[backend], passes=PASSES, timing=timing))]
+        for turn in turns if number % 2 == 0 else reversed(turns):
+            turn()
+        print(f"  {kernel}: round {number + 1} of {rounds}", flush=True)
+        rows = [attention_row(case, direction, mine, [run[index][backend] for run in theirs])
+                for index, case in enumerate(cases) for direction in PASSES]
         report.keep(f"fp32.{kernel}", rows)
+    for reason in {answer[backend]["failed"] for answer in theirs[0] if "failed" in answer[backend]}:
+        print(f"  {backend}: {reason}", flush=True)
     print("\n" + table.text(*attention_table(rows)), flush=True)
     judge_attention(kernel, rows, report)
+
+
+def attention_row(case, direction, mine, answers):
+    place = tuple(case[key] for key in ("dtype", "H", "T", "D"))
+    return {**case, "direction": direction, "ms": [run[place][f"{direction}_ms"] for run in mine],
+            "torch_ms": [] if any("failed" in answer for answer in answers) else [answer[direction] for answer in answers]}
 
 
 def judge_attention(kernel, rows, report):
@@ -159,29 +159,32 @@ def step_repeats(quick):
 
 def steps(ours, report, rounds, quick, sizes):
     rows = []
-    models = {(size, dtype): (size, dtype) for dtype in STEPS for size in sizes}
-    workers = compiled_side_by_side(models, (MODE,))
-    for name, dtype in models:
-        torch = workers.get((name, dtype))
-        keys = [f'precision.compute="{dtype}"', 'precision.gradients="fp32"', 'precision.reduce="fp32"']
-        size = Size(name, Ours(ours.program, [*keys, *ours.step_overrides]), torch, step_repeats(quick), modes=(MODE,), clipping={"": True})
-        try:
-            if torch:
-                torch.ask(do="wake")
-            for number in range(rounds):
-                size.round(number)
-                print(f"  {name} in {dtype}: round {number + 1} of {rounds}", flush=True)
-        except Failed as reason:
-            print(f"{name} in {dtype}: {reason}", flush=True)
-        finally:  # so that a call that is cut short keeps its rounds
-            if torch:
-                torch.stop()
-            found = ratios(size.mine, size.theirs, "", MODE)
-            report.found(step_promise(name, dtype), median(found), ratio_text(found) if found else None)
-            rows.append({"size": name, "dtype": dtype, "ms": [row["step_ms"] for row in size.mine.get("graph", [])],
-                         "torch_ms": [answer["step"] for answer in size.theirs.get(MODE, [])]})
+    for name in sizes:
+        workers = compiled_side_by_side({dtype: (name, dtype) for dtype in STEPS}, (MODE,))
+        for dtype in STEPS:
+            rows.append(measured_step(name, dtype, ours, workers.get(dtype), report, rounds, quick))
             report.keep("fp32.steps", rows)
             print(table.text(*step_table(rows[-1:])), flush=True)
+
+
+def measured_step(name, dtype, ours, torch, report, rounds, quick):
+    keys = [f'precision.compute="{dtype}"', 'precision.gradients="fp32"', 'precision.reduce="fp32"']
+    size = Size(name, Ours(ours.program, [*keys, *ours.step_overrides]), torch, step_repeats(quick), modes=(MODE,), clipping={"": True})
+    try:
+        if torch:
+            torch.ask(do="wake")
+        for number in range(rounds):
+            size.round(number)
+            print(f"  {name} in {dtype}: round {number + 1} of {rounds}", flush=True)
+    except Failed as reason:
+        print(f"{name} in {dtype}: {reason}", flush=True)
+    finally:
+        if torch:
+            torch.stop()
+    found = ratios(size.mine, size.theirs, "", MODE)
+    report.found(step_promise(name, dtype), median(found), ratio_text(found) if found else None)
+    return {"size": name, "dtype": dtype, "ms": [row["step_ms"] for row in size.mine.get("graph", [])],
+            "torch_ms": [answer["step"] for answer in size.theirs.get(MODE, [])]}
 
 
 def measure(section, ours, torch, report, rounds, quick, timing, sizes):

@@ -57,10 +57,13 @@ def timing(quick):
     return {**TIMING, "repeats": 8} if quick else TIMING
 
 
-def tuned_rows(engine, orders=(True,)):
-    """The overrides that leave attention_gpu.toml the rows of one engine ("auto": the fastest), with these orders of summation."""
-    return (f'experiment.rows={{tuned={{attention={{kernel="{engine}"}}, product={{attention={{deterministic={numbers(orders)}}}}}}}}}',
-            "experiment.baseline=")
+def tuned_rows(orders):
+    """The overrides that leave attention_gpu.toml the rows of some engines ("auto": the fastest); `orders` of summation by engine."""
+    row = lambda engine: f'{{attention={{kernel="{engine}"}}, product={{attention={{deterministic={numbers(orders[engine])}}}}}}}'
+    return f"experiment.rows={{{', '.join(f'{engine}={row(engine)}' for engine in orders)}}}", "experiment.baseline="
+
+
+TUNED = tuned_rows({"wgmma": (True, False), "mma": (True,)})
 
 
 def ours_attention(ours, cases, quick, which_pass, rows, **more):
@@ -73,7 +76,8 @@ def ours_attention(ours, cases, quick, which_pass, rows, **more):
         merged.setdefault(tuple(lengths), []).append(D)
     for lengths, group in merged.items():
         measured = ours.run(deck("attention_gpu"), *rows, f"bench.length={numbers(lengths)}", f"bench.head_width={numbers(group)}",
-                            f"bench.pass={which_pass}", *(f"bench.{key}={value}" for key, value in {**timing(quick), **more}.items()))
+                            f"bench.causal={numbers(sorted({c['causal'] for c in cases}))}", f"bench.pass={which_pass}",
+                            *(f"bench.{key}={value}" for key, value in {**timing(quick), **more}.items()))
         for row in measured:
             key = (int(row["T"]), int(row["D"]), row["causal"] == "yes", row["engine"], row["ordered"] == "yes")
             found[key] = row
@@ -81,8 +85,9 @@ def ours_attention(ours, cases, quick, which_pass, rows, **more):
 
 
 def attention(ours, torch, report, rounds, quick):
-    wgmma, mma, theirs = [], [], []
-    short = [c for c in ATTENTION_CASES if c["T"] <= 4096]  # MATH keeps several arrays of T x T
+    runs, theirs = [], []
+    cases = [c for c in ATTENTION_CASES if c["causal"] or not quick]
+    short = [c for c in cases if c["T"] <= 4096]  # MATH keeps several arrays of T x T
     try:
         stored = dict(zip(map(key_of, short), torch.ask(do="attention", cases=short, backends=["MATH"],
                                                           passes=PASSES, timing={**TIMING, "repeats": 3})))
@@ -91,11 +96,10 @@ def attention(ours, torch, report, rounds, quick):
         stored = {}
     for number in range(rounds):
         def our_turn():
-            wgmma.append(ours_attention(ours, ATTENTION_CASES, quick, "all", tuned_rows("wgmma", (True, False))))
-            mma.append(ours_attention(ours, ATTENTION_CASES, quick, "all", tuned_rows("mma")))
+            runs.append(ours_attention(ours, cases, quick, "all", TUNED))
 
         def their_turn():
-            theirs.append(torch.ask(do="attention", cases=ATTENTION_CASES, backends=["CUDNN", "FLASH"], passes=PASSES,
+            theirs.append(torch.ask(do="attention", cases=cases, backends=["CUDNN", "FLASH"], passes=PASSES,
                                     timing=timing(quick)))
 
         for turn in (our_turn, their_turn) if number % 2 == 0 else (their_turn, our_turn):
@@ -105,10 +109,10 @@ def attention(ours, torch, report, rounds, quick):
     data = []
     print(f"\n{'attention (bf16)':<24}{'':>10}{'ours ms':>9}{'TFLOP/s':>9}{'CUDNN ms':>10}{'FLASH ms':>10}"
           f"{'x CUDNN':>19}{'x FLASH':>19}{'mma x FLASH':>19}{'any order x CUDNN':>19}{'x MATH':>8}")
-    for index, c in enumerate(ATTENTION_CASES):
+    for index, c in enumerate(cases):
         flop = 4 * c["B"] * c["H"] * c["T"] ** 2 * c["D"] * (0.5 if c["causal"] else 1)
         for direction, factor in zip(PASSES, (1, 2.5)):
-            def mine(runs, engine, ordered):
+            def mine(engine, ordered):
                 column = [run.get((c["T"], c["D"], c["causal"], engine, ordered), {}).get(f"{direction}_ms") for run in runs]
                 return column if all(x is not None and x == x for x in column) else None
 
@@ -117,7 +121,7 @@ def attention(ours, torch, report, rounds, quick):
                 return column if all(column) else None
 
             math_ms = stored.get(key_of(c), {}).get("MATH", {}).get(direction)
-            sides = {"wgmma": mine(wgmma, "wgmma", True), "any": mine(wgmma, "wgmma", False), "mma": mine(mma, "mma", True),
+            sides = {"wgmma": mine("wgmma", True), "any": mine("wgmma", False), "mma": mine("mma", True),
                      "CUDNN": torchs("CUDNN"), "FLASH": torchs("FLASH")}
             ratio = lambda ours_, theirs_: ([t / o for o, t in zip(sides[ours_], sides[theirs_])]
                                             if sides[ours_] and sides[theirs_] else None)
@@ -183,8 +187,7 @@ def course(ours, torch, report, rounds, quick):
     c = COURSE_CASE
     mine, theirs = {True: [], False: []}, []
     for _ in range(rounds):
-        rows = ours_attention(ours, [c], quick, "both", tuned_rows("auto", (True, False)), tokens=0, channels=0, heads=c["H"], batch=c["B"],
-                              causal="true")
+        rows = ours_attention(ours, [c], quick, "both", tuned_rows({"auto": (True, False)}), tokens=0, channels=0, heads=c["H"], batch=c["B"])
         for key, row in rows.items():
             mine[key[4]].append(row["both_ms"])
         theirs.append(torch.ask(do="attention", cases=[c], backends=["CUDNN", "FLASH"], passes=["both"],

@@ -129,9 +129,8 @@ class Compare(RunTest):
             ours = gpu.Ours(PROGRAM)
             for quick in (True, False):
                 gpu.gpt2(ours, None, self.report(), quick)
-                for work in (*(lambda kernel=kernel, dtype=dtype: fp32.our_attention(ours, kernel, dtype, [shape], gpu.timing(quick))
-                               for kernel, (_, shapes, formats) in fp32.ATTENTION.items() for shape in shapes[:1] for dtype in formats),
-                             lambda: gpu.ours_attention(ours, gpu.ATTENTION_CASES, quick, "all", gpu.tuned_rows("wgmma", (True, False))),
+                for work in (*(lambda kernel=kernel: fp32.our_attention(ours, kernel, gpu.timing(quick)) for kernel in fp32.ATTENTION),
+                             lambda: gpu.ours_attention(ours, gpu.ATTENTION_CASES, quick, "all", gpu.TUNED),
                              lambda: gpu.course(ours, None, self.report(), 1, quick), lambda: gpu.kernels(ours, None, self.report(), quick)):
                     with self.assertRaises(gpu.Failed):
                         work()
@@ -243,9 +242,11 @@ class Compare(RunTest):
     def measured_fp32(self, report, torch_ms):
         """Runs the sections of attention in fp32 on numbers: ours takes 2 ms, and D / 64 ms at D of more than 64."""
         class Ours:
-            def run(self, deck, *overrides):
-                values = lambda key: json.loads(next(word for word in overrides if word.startswith(f"bench.{key}=")).split("=")[1])
-                return [{"T": T, "D": D, "forward_ms": 2.0 * D / 64, "backward_ms": 4.0 * D / 64} for T in values("length") for D in values("head_width")]
+            def run(self, deck, rows, *_):
+                kernel = re.search(r'kernel="(\w+)"', rows)[1]
+                _, shapes, formats = fp32.ATTENTION[kernel]
+                return [{"dtype": dtype, "H": H, "T": T, "D": D, "forward_ms": 2.0 * D / 64, "backward_ms": 4.0 * D / 64}
+                        for dtype in formats for H, _, lengths, widths in shapes for T in lengths for D in widths]
 
         class Torch:
             def ask(self, cases, backends, **_):
