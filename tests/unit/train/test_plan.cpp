@@ -624,6 +624,18 @@ TEST(PlanDevice, refuses_tiles_that_do_not_fit_its_scratch_by_bytes_and_limit) {
   EXPECT_THAT(words, HasSubstr(fmt::format("a team {} bytes of scratch. Set smaller tiles", 227 * 1024 - 1024)));
 }
 
+TEST(PlanDevice, names_flash2_where_no_tiles_of_a_kernel_fit) {
+  const Machine machine{.target = {.is_host = false, .is_portable = true}};  // 48 KiB
+  const config::Attention flash1{.kernel = config::AttentionKernel::flash1};
+  EXPECT_NO_THROW(choose_attention(flash1, Dtype::fp32, 128, machine));
+  try {
+    choose_attention(flash1, Dtype::fp32, 256, machine);
+    ADD_FAILURE() << "tiles of 16 need more than 48 KiB";
+  } catch (const Failure& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("No tiles of this kernel fit: set attention.kernel = \"flash2\""));
+  }
+}
+
 TEST(PlanDevice, flash1_takes_tensor_cores_where_the_gpu_and_the_dtype_have_them) {
   config::Settings deck = tuned_gpu_deck();
   deck.attention.kernel = config::AttentionKernel::flash1_5;
