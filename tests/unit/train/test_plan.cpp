@@ -449,7 +449,7 @@ TEST(PlanDevice, here_is_what_this_build_computes_on) {
   deck.train.sample_tokens = 10;
   const std::string architecture = parallel::compiled_architecture();  // "sm_90a", or nothing
   Machine named;
-  named.target = !architecture.empty()                 ? kernels::gpu_target(architecture.substr(3))
+  named.target = !architecture.empty()               ? kernels::gpu_target(architecture.substr(3))
                  : kernels::kIsHost<kernels::Device> ? kernels::kHostTarget
                                                      : kernels::Target{.is_host = false, .is_portable = true};
   for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
