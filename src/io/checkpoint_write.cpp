@@ -194,8 +194,20 @@ std::string write_rank_file(const fs::path& path, std::int64_t step, int rank, s
                {"1", description});
   }
   file.close();
+  const std::string sum = checksum(path);  // from memory, most likely
   sync_file(path);
-  return fmt::format("{} {}", fs::file_size(path), checksum(path));
+  return fmt::format("{} {}", fs::file_size(path), sum);
+}
+
+/// Reads a file anew, from the disk where the system allows it.
+/// Throws  Failure(Exit::files) if its checksum is not the one in `written`, of write_rank_file.
+void verify_written(const fs::path& path, const std::string& written) {
+  forget_cached(path);
+  const std::string expected = written.substr(written.find(' ') + 1), found = checksum(path);
+  if (found == expected) return;
+  throw Failure(Exit::files, fmt::format("{}: reads back with the checksum {}, but was written with {}. Check the disk "
+                                         "(dmesg, smartctl), and continue from the checkpoint before (--resume auto)",
+                                         path.string(), found, expected));
 }
 
 /// The dimension scales of an index, created in its root when a tensor first names them.
@@ -308,6 +320,10 @@ void write_checkpoint(const fs::path& run_directory, const CheckpointState& stat
     const auto files = all_gather(peers, [&] {
       tensors = tensors_of(manifests);  // on every rank, so that none writes what cannot be used
       return write_rank_file(temporary / rank_name(peers.rank), state.step, peers.rank, parts);
+    });
+    all_gather(peers, [&] {
+      verify_written(temporary / rank_name(peers.rank), files[peers.rank]);
+      return std::string();
     });
     all_gather(peers, [&] {
       if (!is_first) return std::string();

@@ -50,6 +50,7 @@ class InputFile {
 void require_not_shortened(const std::filesystem::path&, int fd, std::int64_t bytes);
 
 void sync_file(const std::filesystem::path&);    // its bytes are on the disk
+void forget_cached(const std::filesystem::path&);  // the next read of a synced file comes from the disk, if possible
 void sync_folder(const std::filesystem::path&);  // its names are on the disk
 void make_folder(const std::filesystem::path&);  // with its parents; an existing one is fine
 

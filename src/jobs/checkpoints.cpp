@@ -13,6 +13,7 @@
 #include "jobs/failure.hpp"
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "memory/layout.hpp"
 #include "optim/optimizer.hpp"
 
 namespace tessera::jobs {
@@ -262,6 +263,14 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
   }
   io::write_checkpoint(settings.job.directory, state, tensors, peers_of(world),
                        static_cast<int>(settings.checkpoint.keep));
+}
+
+std::string verification_of(const std::string& path) {
+  const io::CheckpointReader checkpoint = io::open_checkpoint(checkpoint_folder(path), {}, "--verify-checkpoint ");
+  const io::CheckpointState& state = checkpoint.state();
+  return fmt::format("{}: verified: step {}, written by {}, {} of tensors; every file agrees with its checksum\n",
+                     checkpoint.folder().string(), state.step, counted(state.ranks, "rank"),
+                     memory::readable_bytes(static_cast<double>(checkpoint.bytes())));
 }
 
 }  // namespace tessera::jobs

@@ -47,4 +47,8 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
 void save_checkpoint(const Context& context, train::Trainer& trainer, const data::Corpus& corpus, std::int64_t step,
                      std::int64_t sample, const std::string& run_id);
 
+/// What --verify-checkpoint prints, after reading every byte of a checkpoint, or of the newest in a run's directory.
+/// Local. Throws Failure(Exit::files), naming the file, if it is damaged or incomplete.
+std::string verification_of(const std::string& path);
+
 }  // namespace tessera::jobs
