@@ -76,8 +76,9 @@ struct Parser {
   CLI::App app{"Trains transformer language models: one binary, one input deck, MPI ranks."};
 };
 
-constexpr std::string_view kOptions[] = {"--help",    "--check",       "--plan",    "--compare", "--print",            "--resume",
-                                         "--version", "--show-config", "--explain", "--figures", "--verify-checkpoint"};
+constexpr std::string_view kOptions[] = {
+    "--help",        "--check",   "--plan",    "--compare",          "--print", "--resume", "--version",
+    "--show-config", "--explain", "--figures", "--verify-checkpoint"};
 
 // their next argument is a value, whatever it is
 constexpr std::string_view kWithValue[] = {"--compare", "--resume", "--explain", "--verify-checkpoint"};

@@ -53,6 +53,7 @@ struct Peers {
   std::function<std::vector<std::string>(const Work&)> all_gather = [](const Work& work) {
     return std::vector<std::string>{work()};
   };
+  std::function<void()> progress = [] {};  // called after every tensor and every few hundred megabytes
 };
 
 /// A logical tensor, unpadded and unsharded, or the part of one that this rank writes. Shape and axes are always those
@@ -100,7 +101,7 @@ class CheckpointReader {
  public:
   const CheckpointState& state() const;
   const std::filesystem::path& folder() const;
-  std::int64_t bytes() const;  // of the ranks' files
+  std::int64_t bytes() const;                                       // of the ranks' files
   std::vector<std::string> labels(const std::string& group) const;  // sorted
   bool has(const std::string& group, const std::string& label) const;
   std::vector<std::int64_t> shape(const std::string& group, const std::string& label) const;
