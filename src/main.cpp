@@ -28,6 +28,7 @@
 #include "config/job_traits.hpp"
 #include "errors.hpp"
 #include "io/answer.hpp"
+#include "jobs/checkpoints.hpp"
 #include "jobs/failure.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/limits.hpp"
@@ -85,7 +86,7 @@ void answer(const std::string& text) {
   if (launcher_rank() == 0) io::answer(text);
 }
 
-/// --version, --show-config, --explain, --help: no deck needed. True when one was asked for.
+/// --version, --show-config, --explain, --verify-checkpoint, --help: no deck needed. True when one was asked for.
 bool answer_without_deck(const config::CommandLine& line) {
   if (line.help) {
     answer(config::help_text());
@@ -100,6 +101,8 @@ bool answer_without_deck(const config::CommandLine& line) {
                        parallel::kHasNccl ? "yes" : "no", kernels::gemm_library()));
   } else if (line.explain) {
     answer(config::explain(*line.explain));
+  } else if (line.verified) {
+    answer(jobs::verification_of(*line.verified));
   } else {
     return false;
   }

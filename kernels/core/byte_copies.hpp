@@ -19,6 +19,10 @@ void clear_bytes(const Device& exec, void* array, std::size_t bytes);
 /// Limits  the arrays must not overlap.
 void copy_bytes(const Device& exec, const void* from, void* to, std::size_t bytes);
 
+/// Copies to pinned host memory, or within it.
+/// Async  returns after enqueue on `exec`.
+void fetch_bytes(const Device& exec, const void* from, void* to_pinned, std::size_t bytes);
+
 /// Async  fences.
 void upload_bytes(const void* from_host, void* to, std::size_t bytes);
 void download_bytes(const void* from, void* to_host, std::size_t bytes);

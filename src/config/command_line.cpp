@@ -64,6 +64,9 @@ struct Parser {
     app.add_flag("--figures", line.figures, "with --plan or --show-config: figures as TOML, for programs");
     app.add_option("--resume", line.resume, "continue from the newest checkpoint of job.directory, or from a named one")
         ->option_text("auto|PATH");
+    app.add_option("--verify-checkpoint", line.verified,
+                   "read a checkpoint whole, or the newest of a run's directory, and compare its checksums")
+        ->option_text("PATH");
     app.add_flag("--version", line.version, "version and git hash");
     app.add_flag("--show-config", line.show_config, "compiler, Kokkos, BLAS and MPI of this build");
     app.add_option("--explain", line.explain, "type, default, legal values, unit and meaning of a key")
@@ -73,10 +76,12 @@ struct Parser {
   CLI::App app{"Trains transformer language models: one binary, one input deck, MPI ranks."};
 };
 
-constexpr std::string_view kOptions[] = {"--help",   "--check",   "--plan",        "--compare", "--print",
-                                         "--resume", "--version", "--show-config", "--explain", "--figures"};
+constexpr std::string_view kOptions[] = {
+    "--help",        "--check",   "--plan",    "--compare",          "--print", "--resume", "--version",
+    "--show-config", "--explain", "--figures", "--verify-checkpoint"};
 
-constexpr std::string_view kWithValue[] = {"--compare", "--resume", "--explain"};  // the next argument, whatever it is
+// their next argument is a value, whatever it is
+constexpr std::string_view kWithValue[] = {"--compare", "--resume", "--explain", "--verify-checkpoint"};
 
 /// Whether an argument is a file's name that would be read as an option; "-" followed by a digit is none.
 bool is_file_behind_dash(const std::string& argument) {
@@ -233,7 +238,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   }
   const bool has_figures = line.plan != line.show_config && !line.check && !line.print && !line.compare;
   if (line.figures && !has_figures) refuse("--figures goes with --plan or --show-config only", "type --plan --figures");
-  if (line.help || line.version || line.show_config || line.explain) return line;
+  if (line.needs_no_deck()) return line;
   if (line.compare) require_comparison(line);
   if (line.deck.empty() && !line.compare) refuse("no deck is named", "try input/tiny.toml");
   require_overrides(line);

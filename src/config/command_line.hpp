@@ -9,9 +9,9 @@
 namespace tessera::config {
 
 /// tessera DECK.toml [section.key=value ...] [--check] [--plan [--compare RUN.h5]] [--print] [--resume auto|PATH]
-///         [--figures] [--version] [--show-config] [--explain KEY] [--kokkos-...]
+///         [--figures] [--version] [--show-config] [--explain KEY] [--verify-checkpoint PATH] [--kokkos-...]
 struct CommandLine {
-  std::string deck;                    // empty only with help, version, show_config, explain or compare
+  std::string deck;                    // empty only with a question that needs none
   std::vector<std::string> overrides;  // "section.key=value", for load_deck
   bool check = false;                  // read the deck, report its faults, exit
   bool plan = false;                   // print what each rank needs, exit
@@ -21,12 +21,14 @@ struct CommandLine {
   bool show_config = false;  // compiler, Kokkos, BLAS, MPI of this build
   bool help = false;
   std::optional<std::string> explain;         // key, section or "all"
+  std::optional<std::string> verified;        // checkpoint, or directory of the run whose newest one it is, to verify
   std::optional<std::string> compare;         // with `plan`: the run.h5 to compare it with
   std::optional<std::string> resume;          // "auto" or the path of a checkpoint
   std::vector<std::string> kokkos_arguments;  // as given, for Kokkos::initialize
 
   /// Whether to answer on standard output and run no job.
-  bool is_question() const { return check || plan || print || version || show_config || help || explain; }
+  bool is_question() const { return check || plan || print || needs_no_deck(); }
+  bool needs_no_deck() const { return version || show_config || help || explain || verified; }
 };
 
 /// Throws Failure(Exit::usage) with the fault and how the line should look.

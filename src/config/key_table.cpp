@@ -43,6 +43,8 @@ constexpr Word kAttention[] = {word("auto", AttentionKernel::automatic),
                                word("wgmma", AttentionKernel::wgmma)};
 constexpr Word kCollectives[] = {word("auto", Collectives::automatic), word("mpi", Collectives::mpi),
                                  word("nccl", Collectives::nccl)};
+constexpr Word kBackground[] = {word("auto", Background::automatic), word("on", Background::on),
+                                word("off", Background::off)};
 constexpr Word kTransfers[] = {word("auto", Transfers::automatic), word("ring", Transfers::ring),
                                word("copy_engine", Transfers::copy_engine)};
 constexpr Word kGradientSync[] = {word("per_parameter", GradientSync::per_parameter), word("flat", GradientSync::flat),
@@ -316,10 +318,16 @@ std::vector<Key> make_table() {
       {"checkpoint.every", at<&S::checkpoint, &Checkpoint::every>(), between(0, kMaxSteps), "steps",
        "Steps between checkpoints. 0: only at the end and when stopped."},
       {"checkpoint.keep", at<&S::checkpoint, &Checkpoint::keep>(), between(1, 1 << 20), "checkpoints",
-       "How many of the newest complete checkpoints stay on disk."},
+       "How many of the newest complete checkpoints stay on disk. Older ones are deleted once the newest has been read "
+       "back from the disk and agrees with its checksums."},
       {"checkpoint.at_end", at<&S::checkpoint, &Checkpoint::at_end>(), any(), "-",
        "Whether a run saves a checkpoint after its last step. false: the finished run cannot be continued. A run that "
        "is stopped always saves one."},
+      {"checkpoint.background", at<&S::checkpoint, &Checkpoint::background>(), words(kBackground), "-",
+       "Whether checkpoints are written while training goes on, by a thread that wants a core of its own: from a copy "
+       "in "
+       "host memory, which --plan counts. Training waits for the copy, and for the checkpoint before if that is still "
+       "being written. auto: on GPUs, with checkpoint.every."},
 
       {"trace.every_steps", at<&S::trace, &Trace::every_steps>(), between(1, kMaxSteps), "steps",
        "Steps between console lines."},

@@ -57,6 +57,7 @@ enum class Shard { none, optimizer, gradients, parameters };
 enum class Offload { none, optimizer, parameters };
 enum class Network { none, ethernet_100, ethernet_200, ethernet_400, ethernet_800, hdr, ndr, xdr };
 enum class NetworkPer { node, rank };
+enum class Background { automatic, on, off };
 enum class PlanDevice { here, cpu, a100, h100, h200 };  // here: as this build has them
 enum class Progress { automatic, bar, line, none };
 
@@ -167,6 +168,7 @@ struct Checkpoint {
   std::int64_t every = 0;  // steps; 0: only at the end and when stopped
   std::int64_t keep = 2;   // newest complete checkpoints kept
   bool at_end = true;      // also after the last step
+  Background background = Background::automatic;
 };
 
 struct Trace {

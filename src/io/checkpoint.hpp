@@ -13,9 +13,10 @@
 ///   checkpoints/abandoned_NN/                set aside by a rewind: later checkpoints, and a copy of run.h5
 ///
 /// Writing   all ranks together. Before any of them writes, they compare what each will write: every element of every
-///           tensor must be written exactly once, since HDF5 reads a gap as zeros. Files go to a temporary folder;
-///           files and folder are synced, the folder is renamed, `latest` is moved, and only then are checkpoints older
-///           than the newest `keep` deleted. Either every rank returns or every rank throws.
+///           tensor must be written exactly once, since HDF5 reads a gap as zeros. Files go to a temporary folder and
+///           are synced; each is read back and must have its checksum; the folder is renamed, `latest` is moved, and
+///           only then are checkpoints older than the newest `keep` deleted: one that verified always stays. Either
+///           every rank returns or every rank throws.
 /// Reading   every byte is verified against size and checksum (XXH3, 64 bit) before anything is used: HDF5 reads a
 ///           missing source of a virtual dataset as zeros. When R ranks open a checkpoint, rank i verifies the files
 ///           of writers i, i + R, .... Any number of ranks may then read, each any range of a tensor; a read opens only
@@ -52,6 +53,7 @@ struct Peers {
   std::function<std::vector<std::string>(const Work&)> all_gather = [](const Work& work) {
     return std::vector<std::string>{work()};
   };
+  std::function<void()> progress = [] {};  // called after every tensor and every few hundred megabytes
 };
 
 /// A logical tensor, unpadded and unsharded, or the part of one that this rank writes. Shape and axes are always those
@@ -99,6 +101,7 @@ class CheckpointReader {
  public:
   const CheckpointState& state() const;
   const std::filesystem::path& folder() const;
+  std::int64_t bytes() const;                                       // of the ranks' files
   std::vector<std::string> labels(const std::string& group) const;  // sorted
   bool has(const std::string& group, const std::string& label) const;
   std::vector<std::int64_t> shape(const std::string& group, const std::string& label) const;

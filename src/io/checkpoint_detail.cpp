@@ -114,7 +114,7 @@ std::vector<std::string> all_gather(const Peers& peers, const Peers::Work& work)
   });
 }
 
-std::string checksum(const fs::path& path) {
+std::string checksum(const fs::path& path, const std::function<void()>& progress) {
   const InputFile file(path);
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
   XXH3_64bits_reset(state.get());
@@ -123,6 +123,7 @@ std::string checksum(const fs::path& path) {
     block.resize(std::min(block.size(), static_cast<std::size_t>(file.bytes() - first)));
     file.read(first, block);
     XXH3_64bits_update(state.get(), block.data(), block.size());
+    if (first % kProgressBytes == 0) progress();
   }
   return fmt::format("{:016x}", XXH3_64bits_digest(state.get()));
 }

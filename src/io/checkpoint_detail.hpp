@@ -52,8 +52,12 @@ bool holds_files_of_checkpoint(const std::filesystem::path& folder);
 /// Exit::files.
 std::vector<std::string> all_gather(const Peers& peers, const Peers::Work& work);
 
+/// After that many bytes a long write or read reports progress.
+inline constexpr std::int64_t kProgressBytes = std::int64_t{256} << 20;
+
 /// XXH3 (64 bit) of a file's bytes, as `xxhsum -H3` prints it.
-std::string checksum(const std::filesystem::path& path);
+std::string checksum(
+    const std::filesystem::path& path, const std::function<void()>& progress = [] {});
 
 /// The state as attributes of an index's root. Optional attributes are omitted if empty.
 void write_state(h5::Object& root, const CheckpointState& state);

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -93,6 +94,9 @@ CheckpointReader::~CheckpointReader() = default;
 
 const CheckpointState& CheckpointReader::state() const { return opened_->state; }
 const fs::path& CheckpointReader::folder() const { return opened_->folder; }
+std::int64_t CheckpointReader::bytes() const {
+  return std::accumulate(opened_->bytes.begin(), opened_->bytes.end(), std::int64_t{0});
+}
 
 std::vector<std::string> CheckpointReader::labels(const std::string& group) const {
   return opened_->index.has(group) ? opened_->index.group(group).names() : std::vector<std::string>();

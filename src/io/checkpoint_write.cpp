@@ -179,23 +179,42 @@ void prepare(const fs::path& checkpoints, const fs::path& temporary) {
   make_folder(temporary);
 }
 
-/// Every rank: writes and syncs its file. Returns "bytes checksum".
-std::string write_rank_file(const fs::path& path, std::int64_t step, int rank, std::span<const Part> parts) {
+/// Every rank: writes and syncs its file. Returns "bytes checksum". Syncs now and then meanwhile: other files' syncs
+/// may otherwise wait for all of it.
+std::string write_rank_file(const fs::path& path, std::int64_t step, const Peers& peers, std::span<const Part> parts) {
   auto file = h5::File::create(path);
   file.set_attribute("format", kFormat);
   file.set_attribute("format_version", kVersion);
   file.set_attribute("step", step);
-  file.set_attribute("rank", std::int64_t{rank});
+  file.set_attribute("rank", std::int64_t{peers.rank});
+  std::int64_t unsynced = 0;
   for (const Part& part : parts) {
     if (part.count == 0) continue;
     std::string description = part.tensor->group + " of " + part.tensor->label;
     if (!part.is_whole) description += fmt::format(", elements {}..{}", part.first, part.first + part.count - 1);
     file.write(part.path, part.is_whole ? part.tensor->shape : h5::Shape{part.count}, part.tensor->data(),
                {"1", description});
+    peers.progress();
+    unsynced += part.count * static_cast<std::int64_t>(sizeof(float));
+    if (unsynced < kProgressBytes) continue;
+    sync_file(path);
+    unsynced = 0;
   }
   file.close();
+  const std::string sum = checksum(path, peers.progress);  // from memory, most likely
   sync_file(path);
-  return fmt::format("{} {}", fs::file_size(path), checksum(path));
+  return fmt::format("{} {}", fs::file_size(path), sum);
+}
+
+/// Reads a file anew, from the disk where the system allows it.
+/// Throws  Failure(Exit::files) if its checksum is not the one in `written`, of write_rank_file.
+void verify_written(const fs::path& path, const std::string& written, const Peers& peers) {
+  forget_cached(path);
+  const std::string expected = written.substr(written.find(' ') + 1), found = checksum(path, peers.progress);
+  if (found == expected) return;
+  throw Failure(Exit::files, fmt::format("{}: reads back with the checksum {}, but was written with {}. Check the disk "
+                                         "(dmesg, smartctl), and continue from the checkpoint before (--resume auto)",
+                                         path.string(), found, expected));
 }
 
 /// The dimension scales of an index, created in its root when a tensor first names them.
@@ -307,7 +326,11 @@ void write_checkpoint(const fs::path& run_directory, const CheckpointState& stat
     std::vector<IndexedTensor> tensors;
     const auto files = all_gather(peers, [&] {
       tensors = tensors_of(manifests);  // on every rank, so that none writes what cannot be used
-      return write_rank_file(temporary / rank_name(peers.rank), state.step, peers.rank, parts);
+      return write_rank_file(temporary / rank_name(peers.rank), state.step, peers, parts);
+    });
+    all_gather(peers, [&] {
+      verify_written(temporary / rank_name(peers.rank), files[peers.rank], peers);
+      return std::string();
     });
     all_gather(peers, [&] {
       if (!is_first) return std::string();

@@ -122,6 +122,11 @@ void sync_file(const std::filesystem::path& path) {
   file.close();
 }
 
+void forget_cached(const std::filesystem::path& path) {
+  const Descriptor file(path, O_RDONLY);
+  ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);  // advice only: a file system in memory ignores it
+}
+
 void sync_folder(const std::filesystem::path& path) {
   Descriptor folder(path, O_RDONLY | O_DIRECTORY);
   // Some network file systems cannot sync a folder, but order renames themselves: not an error.

@@ -49,9 +49,10 @@ class InputFile {
 /// Throws if the file of descriptor `fd`, open for reading, has fewer than `bytes`, its size when it was opened.
 void require_not_shortened(const std::filesystem::path&, int fd, std::int64_t bytes);
 
-void sync_file(const std::filesystem::path&);    // its bytes are on the disk
-void sync_folder(const std::filesystem::path&);  // its names are on the disk
-void make_folder(const std::filesystem::path&);  // with its parents; an existing one is fine
+void sync_file(const std::filesystem::path&);      // its bytes are on the disk
+void forget_cached(const std::filesystem::path&);  // the next read of a synced file comes from the disk, if possible
+void sync_folder(const std::filesystem::path&);    // its names are on the disk
+void make_folder(const std::filesystem::path&);    // with its parents; an existing one is fine
 
 /// Renames `from` to `to` within one folder, replacing a file there in one step, and syncs the folder.
 void publish(const std::filesystem::path& from, const std::filesystem::path& to);

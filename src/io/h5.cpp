@@ -19,35 +19,6 @@ namespace {
 
 bool is_float(Type type) { return type == Type::float32 || type == Type::float64; }
 
-/// Reads strings of either kind and frees HDF5's copies; `read` fills a given buffer with values of a given type.
-template <class Read>
-std::vector<std::string> read_strings(hid_t stored, std::size_t count, const std::string& where, Read read) {
-  std::vector<std::string> out;
-  if (H5Tget_class(stored) != H5T_STRING) {
-    throw Failure(Exit::files, fmt::format("{}: holds no text. Write it as a UTF-8 string.", where));
-  }
-  if (H5Tis_variable_str(stored) > 0) {
-    Handle type(H5Tcopy(stored), H5Tclose);
-    std::vector<char*> pointers(count, nullptr);
-    H5_CHECK(read(type.id(), pointers.data()), where, "reading text");
-    for (char* pointer : pointers) {
-      out.emplace_back(pointer != nullptr ? pointer : "");
-      H5free_memory(pointer);
-    }
-  } else {
-    const std::size_t width = H5Tget_size(stored);
-    std::string buffer(count * width, '\0');
-    Handle type(H5Tcopy(stored), H5Tclose);
-    H5_CHECK(read(type.id(), buffer.data()), where, "reading text");
-    for (std::size_t i = 0; i < count; ++i) {
-      std::string entry = buffer.substr(i * width, width);
-      entry.resize(std::min(entry.find_last_not_of(H5Tget_strpad(stored) == H5T_STR_SPACEPAD ? ' ' : '\0') + 1, width));
-      out.push_back(std::move(entry));
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 // --- handles --------------------------------------------------------------------------------------------------------
@@ -63,124 +34,15 @@ Handle& Handle::operator=(Handle&& other) noexcept {
 
 Handle::~Handle() { close(); }
 
-int Handle::close() { return id_ >= 0 ? closer_(std::exchange(id_, -1)) : 0; }
-
-// --- attributes -----------------------------------------------------------------------------------------------------
-
-namespace {
-
-std::vector<const char*> pointers_to(const std::vector<std::string>& texts) {
-  std::vector<const char*> pointers;
-  for (const std::string& text : texts) pointers.push_back(text.c_str());
-  return pointers;
-}
-
-void write_attribute(const Object& object, const std::string& name, Type type, const void* value,
-                     const Shape& shape = {}) {
-  const std::string where = fmt::format("{}@{}", object.where(), name);
-  if (H5Aexists(object.id(), name.c_str()) > 0)
-    H5_CHECK(H5Adelete(object.id(), name.c_str()), where, "replacing the attribute");
-  const Handle space = make_space(shape);
-  const Handle stored = make_type(type, true), native = make_type(type, false);
-  Handle attribute(H5_CHECK(H5Acreate2(object.id(), name.c_str(), stored.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT),
-                            where, "making the attribute"),
-                   H5Aclose);
-  if (shape != Shape{0}) H5_CHECK(H5Awrite(attribute.id(), native.id(), value), where, "writing the attribute");
-  H5_CHECK(attribute.close(), where, "closing the attribute");
-}
-
-struct OpenAttribute {
-  Handle handle;
-  std::size_t count;  // of values
-};
-OpenAttribute open_attribute(const Object& object, const std::string& name, const std::string& where) {
-  if (H5Aexists(object.id(), name.c_str()) <= 0) {
-    throw Failure(Exit::files, fmt::format("{}: the attribute is missing. Give a file that has it.", where));
-  }
-  Handle attribute(H5_CHECK(H5Aopen(object.id(), name.c_str(), H5P_DEFAULT), where, "opening the attribute"), H5Aclose);
-  const Handle space(H5_CHECK(H5Aget_space(attribute.id()), where, "reading the attribute's shape"), H5Sclose);
-  const hssize_t count = H5_CHECK(H5Sget_simple_extent_npoints(space.id()), where, "reading the attribute's shape");
-  return {std::move(attribute), static_cast<std::size_t>(count)};
-}
-
-void require_one(std::size_t count, const std::string& where) {
-  if (count != 1) throw Failure(Exit::files, fmt::format("{}: the attribute is an array. Write one value.", where));
-}
-
-/// Reads one number; h5py writes booleans as enums over int8, so those count as integers.
-template <class T>
-T read_number(const Object& object, const std::string& name) {
-  const std::string where = fmt::format("{}@{}", object.where(), name);
-  const auto [attribute, count] = open_attribute(object, name, where);
-  require_one(count, where);
-  Handle stored(H5_CHECK(H5Aget_type(attribute.id()), where, "reading the attribute's type"), H5Tclose);
-  const bool is_enum = H5Tget_class(stored.id()) == H5T_ENUM;
-  if (is_enum) {
-    std::int64_t wide = 0;
-    std::vector<char> raw(H5Tget_size(stored.id()));
-    H5_CHECK(H5Aread(attribute.id(), stored.id(), raw.data()), where, "reading the attribute");
-    const Handle base(H5Tget_super(stored.id()), H5Tclose);
-    raw.resize(std::max(raw.size(), sizeof wide));
-    H5_CHECK(H5Tconvert(base.id(), H5T_NATIVE_INT64, 1, raw.data(), nullptr, H5P_DEFAULT), where,
-             "reading the attribute");
-    std::copy_n(raw.data(), sizeof wide, reinterpret_cast<char*>(&wide));
-    return static_cast<T>(wide);
-  }
-  const H5T_class_t kind = H5Tget_class(stored.id());
-  if (kind != H5T_INTEGER && !(kind == H5T_FLOAT && std::is_floating_point_v<T>)) {
-    throw Failure(Exit::files, fmt::format("{}: not {}. Write the attribute as one.", where,
-                                           std::is_floating_point_v<T> ? "a number" : "an integer"));
-  }
-  T value{};
-  H5_CHECK(H5Aread(attribute.id(), make_type(type_of<T>(), false).id(), &value), where, "reading the attribute");
-  return value;
-}
-
-}  // namespace
-
-void Object::set_attribute(const std::string& name, std::string_view value) {
-  const std::string text(value);
-  const char* pointer = text.c_str();
-  write_attribute(*this, name, Type::text, &pointer);
-}
-void Object::set_attribute(const std::string& name, std::int64_t value) {
-  write_attribute(*this, name, Type::int64, &value);
-}
-void Object::set_attribute(const std::string& name, std::uint64_t value) {
-  write_attribute(*this, name, Type::uint64, &value);
-}
-void Object::set_attribute(const std::string& name, double value) {
-  write_attribute(*this, name, Type::float64, &value);
-}
-void Object::set_attribute(const std::string& name, const std::vector<std::int64_t>& values) {
-  write_attribute(*this, name, Type::int64, values.data(), {std::ssize(values)});
-}
-void Object::set_attribute(const std::string& name, const std::vector<std::string>& values) {
-  write_attribute(*this, name, Type::text, pointers_to(values).data(), {std::ssize(values)});
-}
-
-bool Object::has_attribute(const std::string& name) const { return H5Aexists(id(), name.c_str()) > 0; }
-
-std::string Object::text(const std::string& name) const {
-  std::vector<std::string> values = texts(name);
-  require_one(values.size(), fmt::format("{}@{}", where_, name));
-  return std::move(values.front());
-}
-std::int64_t Object::integer(const std::string& name) const { return read_number<std::int64_t>(*this, name); }
-std::uint64_t Object::natural(const std::string& name) const { return read_number<std::uint64_t>(*this, name); }
-double Object::number(const std::string& name) const { return read_number<double>(*this, name); }
-std::vector<std::string> Object::texts(const std::string& name) const {
-  const std::string where = fmt::format("{}@{}", where_, name);
-  const OpenAttribute attribute = open_attribute(*this, name, where);
-  const Handle stored(H5_CHECK(H5Aget_type(attribute.handle.id()), where, "reading the attribute's type"), H5Tclose);
-  if (attribute.count == 0) return {};
-  return read_strings(stored.id(), attribute.count, where,
-                      [&](hid_t type, void* out) { return H5Aread(attribute.handle.id(), type, out); });
+int Handle::close() {
+  const Lock lock;
+  return id_ >= 0 ? closer_(std::exchange(id_, -1)) : 0;
 }
 
 // --- datasets -------------------------------------------------------------------------------------------------------
 
 Type Dataset::type() const {
+  const Lock lock;
   const Handle stored(H5_CHECK(H5Dget_type(id()), where_, "reading the type"), H5Tclose);
   const std::size_t bytes = H5Tget_size(stored.id());
   switch (H5Tget_class(stored.id())) {
@@ -208,6 +70,7 @@ Type Dataset::type() const {
 }
 
 Shape Dataset::shape() const {
+  const Lock lock;
   const Handle space(H5_CHECK(H5Dget_space(id()), where_, "reading the shape"), H5Sclose);
   std::vector<hsize_t> extents(
       static_cast<std::size_t>(H5_CHECK(H5Sget_simple_extent_ndims(space.id()), where_, "reading the shape")));
@@ -287,6 +150,7 @@ void read_selected(const Dataset& dataset, Type type, hid_t space, hid_t selecte
 }  // namespace
 
 void Dataset::read_as(Type type, void* out, std::int64_t count) const {
+  const Lock lock;
   require_kind(*this, type);
   if (size() != count) {
     throw Failure(Exit::files,
@@ -297,6 +161,7 @@ void Dataset::read_as(Type type, void* out, std::int64_t count) const {
 }
 
 void Dataset::read_range_as(Type type, void* out, std::int64_t first, std::int64_t count) const {
+  const Lock lock;
   require_kind(*this, type);
   const Shape extents = shape();
   if (first < 0 || count < 0 || first > product(extents) - count) {
@@ -315,6 +180,7 @@ void Dataset::read_range_as(Type type, void* out, std::int64_t first, std::int64
 }
 
 std::vector<std::string> Dataset::strings() const {
+  const Lock lock;
   const auto count = static_cast<std::size_t>(size());
   const Handle stored(H5_CHECK(H5Dget_type(id()), where_, "reading the type"), H5Tclose);
   if (count == 0) return {};
@@ -323,20 +189,24 @@ std::vector<std::string> Dataset::strings() const {
 }
 
 void Dataset::make_scale(const std::string& name) {
+  const Lock lock;
   H5_CHECK(H5DSset_scale(id(), name.c_str()), where_, "making a dimension scale");
 }
 
 void Dataset::attach_scale(const Dataset& scale, int axis) {
+  const Lock lock;
   H5_CHECK(H5DSattach_scale(id(), scale.id(), static_cast<unsigned>(axis)), where_, "attaching a dimension scale");
 }
 
 void Dataset::set_label(int axis, const std::string& name) {
+  const Lock lock;
   H5_CHECK(H5DSset_label(id(), static_cast<unsigned>(axis), name.c_str()), where_, "naming an axis");
 }
 
 // --- groups ---------------------------------------------------------------------------------------------------------
 
 bool Group::has(const std::string& path) const {
+  const Lock lock;
   for (std::size_t end = 0; end != std::string::npos;) {
     end = path.find('/', end + 1);
     const std::string part = path.substr(0, end);
@@ -347,6 +217,7 @@ bool Group::has(const std::string& path) const {
 }
 
 std::vector<std::string> Group::names() const {
+  const Lock lock;
   H5G_info_t info;
   H5_CHECK(H5Gget_info(id(), &info), where_, "listing the group");
   std::vector<std::string> names;
@@ -361,6 +232,7 @@ std::vector<std::string> Group::names() const {
 }
 
 std::vector<std::string> Group::dataset_paths() const {
+  const Lock lock;
   std::vector<std::string> paths;
   for (const std::string& name : names()) {
     const Handle member(H5_CHECK(H5Oopen(id(), name.c_str(), H5P_DEFAULT), where_, "opening a member of the group"),
@@ -374,12 +246,14 @@ std::vector<std::string> Group::dataset_paths() const {
 }
 
 Group Group::group(const std::string& path) const {
+  const Lock lock;
   const std::string where = fmt::format("{}/{}", where_, path);
   if (!has(path)) throw Failure(Exit::files, fmt::format("{}: the group is missing. Give a file that has it.", where));
   return { Handle(H5_CHECK(H5Gopen2(id(), path.c_str(), H5P_DEFAULT), where, "opening the group"), H5Gclose), where };
 }
 
 Group Group::make_group(const std::string& path) {
+  const Lock lock;
   if (has(path)) return group(path);
   const std::string where = fmt::format("{}/{}", where_, path);
   const Handle links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
@@ -392,6 +266,7 @@ Group Group::make_group(const std::string& path) {
 }
 
 Dataset Group::dataset(const std::string& path) const {
+  const Lock lock;
   const std::string where = fmt::format("{}/{}", where_, path);
   if (!has(path))
     throw Failure(Exit::files, fmt::format("{}: the dataset is missing. Give a file that has it.", where));
@@ -400,8 +275,17 @@ Dataset Group::dataset(const std::string& path) const {
 
 namespace {
 
+/// Written at a time, so that other threads wait only that long.
+constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;
+
+std::int64_t bytes_of(const Handle& type) {
+  const Lock lock;
+  return static_cast<std::int64_t>(H5Tget_size(type.id()));
+}
+
 Handle make_dataset(const Group& group, const std::string& path, const std::string& where, Type type,
                     const Shape& shape, hid_t creation) {
+  const Lock lock;
   const Handle links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
   H5Pset_create_intermediate_group(links.id(), 1);
   const Handle stored = make_type(type, true), space = make_space(shape);
@@ -425,18 +309,36 @@ Dataset Group::write_as(const std::string& path, Type type, const Shape& shape, 
   if (product(shape) != count)
     throw std::logic_error(fmt::format("{}: {} values for shape [{}]", where, count, fmt::join(shape, ", ")));
   Dataset dataset(make_dataset(*this, path, where, type, shape, H5P_DEFAULT), where);
-  const Handle native = make_type(type, false);
-  if (count > 0) H5_CHECK(H5Dwrite(dataset.id(), native.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values), where, "writing");
   set_meaning(dataset, meaning);
+  const Handle native = make_type(type, false);
+  const std::int64_t piece = kPieceBytes / bytes_of(native);
+  if (count <= piece) {
+    const Lock lock;
+    if (count > 0)
+      H5_CHECK(H5Dwrite(dataset.id(), native.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values), where, "writing");
+    return dataset;
+  }
+  for (std::int64_t first = 0; first < count; first += piece) {
+    const Lock lock;
+    const Handle space = make_space(shape);
+    for (const Box& box : boxes_of(shape, first, std::min(piece, count - first))) {
+      box.select(space, where);
+      const Handle memory = make_space({static_cast<std::int64_t>(box.size)});
+      H5_CHECK(H5Dwrite(dataset.id(), native.id(), memory.id(), space.id(), H5P_DEFAULT, values), where, "writing");
+      values = static_cast<const std::byte*>(values) + box.size * static_cast<hsize_t>(bytes_of(native));
+    }
+  }
   return dataset;
 }
 
 Dataset Group::write(const std::string& path, const std::vector<std::string>& column, const Meaning& meaning) {
+  const Lock lock;
   return write_as(path, Type::text, {std::ssize(column)}, pointers_to(column).data(), std::ssize(column), meaning);
 }
 
 Dataset Group::write_virtual(const std::string& path, Type type, const Shape& shape, std::span<const Source> sources,
                              const Meaning& meaning) {
+  const Lock lock;
   const std::string where = fmt::format("{}/{}", where_, path);
   const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose), space = make_space(shape);
   const auto map = [&](const Source& source, const Handle& from) {
@@ -473,6 +375,7 @@ File::File(Handle file, Handle root, std::filesystem::path path, bool is_writing
       is_writing_(is_writing) {}
 
 File File::create(const std::filesystem::path& path) {
+  const Lock lock;
   start_library();
   const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_fclose_degree(access.id(), H5F_CLOSE_STRONG);  // datasets still open do not keep the file from closing
@@ -485,6 +388,7 @@ File File::create(const std::filesystem::path& path) {
 }
 
 File File::open(const std::filesystem::path& path) {
+  const Lock lock;
   start_library();
   require_regular_file(path);
   const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
@@ -504,6 +408,7 @@ std::string File::format() const {
 }
 
 void File::close() {
+  const Lock lock;
   if (!file_.is_open()) return;
   if (is_writing_) H5_CHECK(H5Fflush(file_.id(), H5F_SCOPE_LOCAL), path_.string(), "writing");
   handle_.close();

@@ -5,7 +5,8 @@
 /// closing included, because HDF5 may report a full disk only there.
 ///
 /// Throws  tessera::Failure(Exit::files) with path, operation, HDF5's reason, and what to do next.
-/// Limits  serial HDF5: one process writes a file, any number may read it. Not thread-safe.
+/// Limits  serial HDF5: one process writes a file, any number may read it. Threads may use different files at the same
+///         time; h5_handle.hpp has the lock.
 #pragma once
 
 #include <cstdint>

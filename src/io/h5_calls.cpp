@@ -2,13 +2,51 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <condition_variable>
 #include <cstdlib>
 #include <functional>
+#include <mutex>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "io/files.hpp"
+
+namespace tessera::io::h5 {
+namespace {
+
+/// Threads take turns by number; a mutex would let the one that has just left it come back first.
+struct Turns {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t next = 0, served = 0;
+  std::thread::id holder = {};
+  int depth = 0;  // locks of the holder
+} turns;
+
+}  // namespace
+
+Lock::Lock() {
+  std::unique_lock guard(turns.mutex);
+  if (turns.holder != std::this_thread::get_id()) {
+    const std::uint64_t mine = turns.next++;
+    turns.changed.wait(guard, [&] { return turns.served == mine; });
+    turns.holder = std::this_thread::get_id();
+  }
+  ++turns.depth;
+}
+
+Lock::~Lock() {
+  const std::lock_guard guard(turns.mutex);
+  if (--turns.depth > 0) return;
+  turns.holder = {};
+  ++turns.served;
+  turns.changed.notify_all();
+}
+
+}  // namespace tessera::io::h5
 
 namespace tessera::io::h5::detail {
 
@@ -69,6 +107,7 @@ void fail(const std::string& where, std::string_view doing) {
 }
 
 void start_library() {
+  const Lock lock;
   static const herr_t without_clean_up = H5dont_atexit();
   static thread_local const herr_t is_quiet = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   static_cast<void>(without_clean_up);
@@ -83,6 +122,7 @@ Handle text_type() {
 }
 
 Handle make_type(Type type, bool is_stored) {
+  const Lock lock;
   const auto copy = [&](hid_t native, hid_t stored) { return Handle(H5Tcopy(is_stored ? stored : native), H5Tclose); };
   switch (type) {
     case Type::float32: return copy(H5T_NATIVE_FLOAT, H5T_IEEE_F32LE);
@@ -100,6 +140,40 @@ Handle make_type(Type type, bool is_stored) {
 
 std::int64_t product(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::vector<const char*> pointers_to(const std::vector<std::string>& texts) {
+  std::vector<const char*> pointers;
+  for (const std::string& text : texts) pointers.push_back(text.c_str());
+  return pointers;
+}
+
+std::vector<std::string> read_strings(hid_t stored, std::size_t count, const std::string& where,
+                                      const std::function<herr_t(hid_t, void*)>& read) {
+  std::vector<std::string> out;
+  if (H5Tget_class(stored) != H5T_STRING) {
+    throw Failure(Exit::files, fmt::format("{}: holds no text. Write it as a UTF-8 string.", where));
+  }
+  if (H5Tis_variable_str(stored) > 0) {
+    Handle type(H5Tcopy(stored), H5Tclose);
+    std::vector<char*> pointers(count, nullptr);
+    H5_CHECK(read(type.id(), pointers.data()), where, "reading text");
+    for (char* pointer : pointers) {
+      out.emplace_back(pointer != nullptr ? pointer : "");
+      H5free_memory(pointer);
+    }
+  } else {
+    const std::size_t width = H5Tget_size(stored);
+    std::string buffer(count * width, '\0');
+    Handle type(H5Tcopy(stored), H5Tclose);
+    H5_CHECK(read(type.id(), buffer.data()), where, "reading text");
+    for (std::size_t i = 0; i < count; ++i) {
+      std::string entry = buffer.substr(i * width, width);
+      entry.resize(std::min(entry.find_last_not_of(H5Tget_strpad(stored) == H5T_STR_SPACEPAD ? ' ' : '\0') + 1, width));
+      out.push_back(std::move(entry));
+    }
+  }
+  return out;
 }
 
 Handle make_space(const Shape& shape) {

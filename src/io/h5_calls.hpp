@@ -6,9 +6,12 @@
 
 #include <hdf5.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "io/h5_handle.hpp"
 
@@ -32,6 +35,11 @@ Handle text_type();
 Handle make_type(Type type, bool is_stored);
 Handle make_space(const Shape& shape);
 std::int64_t product(const Shape& shape);
+std::vector<const char*> pointers_to(const std::vector<std::string>& texts);
+/// Reads `count` strings of either kind and frees HDF5's copies; `read` fills a given buffer with values of a given
+/// type.
+std::vector<std::string> read_strings(hid_t stored, std::size_t count, const std::string& where,
+                                      const std::function<herr_t(hid_t, void*)>& read);
 /// Transfer properties that refuse a number that does not fit its new type, instead of clipping it.
 Handle strict_transfer();
 

@@ -111,6 +111,7 @@ void require_chunks(const Dataset& dataset, hid_t creation) {
 }  // namespace
 
 void Dataset::require_contents() const {
+  const Lock lock;
   if (size() == 0) return;
   const Handle creation(H5_CHECK(H5Dget_create_plist(id()), where_, "reading the dataset's layout"), H5Pclose);
   require_filters(creation.id(), where_);

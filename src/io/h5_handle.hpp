@@ -35,6 +35,16 @@ constexpr Type type_of() {
     static_assert(sizeof(T) == 0, "no HDF5 type for this element");
 }
 
+/// HDF5 serves one thread at a time, in the order of arrival: each function of this wrapper holds a lock. A thread that
+/// makes many calls may hold it over all of them; others then wait once.
+class Lock {
+ public:
+  Lock();
+  ~Lock();
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+};
+
 /// One HDF5 identifier; closes it in the destructor (quietly) or in close() (checked).
 class Handle {
  public:

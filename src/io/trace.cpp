@@ -207,6 +207,7 @@ void Trace::flush() {
 // --- the file -------------------------------------------------------------------------------------------------------
 
 void Trace::write(const std::filesystem::path& path) const {
+  const h5::Lock lock;  // over thousands of calls, between which a checkpoint may be written
   auto file = h5::File::create(path);
 
   auto info = file.make_group("info");

@@ -13,6 +13,7 @@
 #include "jobs/failure.hpp"
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "memory/layout.hpp"
 #include "optim/optimizer.hpp"
 
 namespace tessera::jobs {
@@ -62,10 +63,6 @@ std::string change_of_data(const io::CheckpointState& state, const data::Corpus&
       corpus.size(), state.corpus_fingerprint, corpus.fingerprint());
 }
 
-io::Peers peers_of(parallel::World& world) {
-  return {world.rank(), world.size(), [&world](const io::Peers::Work& work) { return world.all_gather(work); }};
-}
-
 /// Throws if ranks hold different weights; the loss would not show it.
 void require_same_weights(parallel::World& world, train::Trainer& trainer) {
   std::uint64_t own = 0;
@@ -88,6 +85,10 @@ void require_outside(const fs::path& directory, const fs::path& checkpoint) {
 }
 
 }  // namespace
+
+io::Peers peers_of(parallel::World& world) {
+  return {world.rank(), world.size(), [&world](const io::Peers::Work& work) { return world.all_gather(work); }};
+}
 
 bool continues_itself(const Context& context) {
   if (!context.resume || *context.resume == "auto") return context.resume.has_value();
@@ -217,8 +218,8 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
   }
 }
 
-void save_checkpoint(const Context& context, train::Trainer& trainer, const data::Corpus& corpus, std::int64_t step,
-                     std::int64_t sample, const std::string& run_id) {
+io::Background::Work checkpoint_of(const Context& context, train::Trainer& trainer, const data::Corpus& corpus,
+                                   std::int64_t step, std::int64_t sample, const std::string& run_id) {
   parallel::World& world = context.world;
   const config::Settings& settings = context.settings();
   train::StateScalars scalars;
@@ -260,8 +261,18 @@ void save_checkpoint(const Context& context, train::Trainer& trainer, const data
                        .first = tensor.first,
                        .count = tensor.count});
   }
-  io::write_checkpoint(settings.job.directory, state, tensors, peers_of(world),
-                       static_cast<int>(settings.checkpoint.keep));
+  return [state, tensors = std::move(tensors), directory = settings.job.directory,
+          keep = static_cast<int>(settings.checkpoint.keep)](const io::Peers& peers) {
+    io::write_checkpoint(directory, state, tensors, peers, keep);
+  };
+}
+
+std::string verification_of(const std::string& path) {
+  const io::CheckpointReader checkpoint = io::open_checkpoint(checkpoint_folder(path), {}, "--verify-checkpoint ");
+  const io::CheckpointState& state = checkpoint.state();
+  return fmt::format("{}: verified: step {}, written by {}, {} of tensors; every file agrees with its checksum\n",
+                     checkpoint.folder().string(), state.step, counted(state.ranks, "rank"),
+                     memory::readable_bytes(static_cast<double>(checkpoint.bytes())));
 }
 
 }  // namespace tessera::jobs

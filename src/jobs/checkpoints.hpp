@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/corpus.hpp"
+#include "io/background.hpp"
 #include "io/checkpoint.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
@@ -42,9 +43,17 @@ void require_same_training(const io::CheckpointState& state, const config::Setti
 /// Throws Failure(Exit::files) if the checkpoint does not fit the model, or ranks read different weights.
 void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer, const Note& note);
 
-/// Writes a checkpoint of the run after `step` steps; its next sample is `sample`. All started steps must have been
-/// collected. `run_id`: from rank 0's run.h5.
-void save_checkpoint(const Context& context, train::Trainer& trainer, const data::Corpus& corpus, std::int64_t step,
-                     std::int64_t sample, const std::string& run_id);
+/// The ranks of `world`, exchanging on the main thread.
+io::Peers peers_of(parallel::World& world);
+
+/// What writes a checkpoint of the run after `step` steps; its next sample is `sample`. All started steps must be
+/// collected. `run_id`: from rank 0's run.h5. With checkpoint.background it may run on any thread, whatever steps
+/// follow.
+io::Background::Work checkpoint_of(const Context& context, train::Trainer& trainer, const data::Corpus& corpus,
+                                   std::int64_t step, std::int64_t sample, const std::string& run_id);
+
+/// What --verify-checkpoint prints, after reading every byte of a checkpoint, or of the newest in a run's directory.
+/// Local. Throws Failure(Exit::files), naming the file, if it is damaged or incomplete.
+std::string verification_of(const std::string& path);
 
 }  // namespace tessera::jobs

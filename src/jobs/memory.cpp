@@ -175,7 +175,8 @@ void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, doub
       Exit::out_of_memory,
       fmt::format("this deck pins {} of the memory of {} for {}, and {} are available there, the limits of its control "
                   "groups included: ask the scheduler for more, use more hosts, or keep more on the GPUs "
-                  "(parallel.offload = \"optimizer\" instead of \"parameters\", or \"none\" with parallel.shard = "
+                  "(checkpoint.background = \"off\", parallel.offload = \"optimizer\" instead of \"parameters\", or "
+                  "\"none\" with parallel.shard = "
                   "\"optimizer\")\n{}",
                   memory::readable_bytes(pinned), host, counted(ranks_on_host, "rank"),
                   memory::readable_bytes(available_bytes), layout.table()));

@@ -26,6 +26,7 @@
 #include "jobs/placement.hpp"
 #include "jobs/rank_table.hpp"
 #include "jobs/run_file.hpp"
+#include "jobs/saving.hpp"
 #include "jobs/statistics.hpp"
 #include "jobs/status.hpp"
 #include "jobs/stop.hpp"
@@ -69,6 +70,7 @@ class TrainingRun {
   /// After a failure on all ranks: closes the trace, and frees nothing before every rank has unmapped it; with a lost
   /// GPU (exit 7) that could wait for ever. Collective.
   void close(Exit code) {
+    if (code != Exit::hang) saving_.finish_after_failure();
     trace_.set_end(fmt::format("failed: exit {}", static_cast<int>(code)));
     if (trainer_) tell("failed");
     trace_.close();
@@ -102,8 +104,10 @@ class TrainingRun {
     make_trainer(beginning);
     world_.agree([&] { note(offload_.measure(*plan_, settings_, world_, *trainer_)); });
     open_trace(beginning, continues);
-    if (beginning.checkpoint && !continues)
-      save();  // so that a kill before the next checkpoint does not lose the start
+    if (beginning.checkpoint && !continues) {  // so that a kill before the next checkpoint does not lose the start
+      save();
+      saving_.finish();
+    }
     return true;
   }
 
@@ -225,6 +229,7 @@ class TrainingRun {
     }
     console_.end();
     if (last_checkpoint_ != step_ && settings_.checkpoint.at_end) save();
+    timed(last_save_s_, [&] { saving_.finish(); });
     trace_.set_end("finished");
     trace_.flush();
     tell("finished");
@@ -235,7 +240,10 @@ class TrainingRun {
   std::string agreed_stop() {
     const auto watch = world_.watch("the exchange between steps");
     enum Due { nothing, flush, stop };  // on a rank; the ranks do the largest
-    const int due = world_.max(stop_.is_due() ? stop : trace_.is_flush_due() ? flush : nothing);
+    const Due mine = stop_.is_due() ? stop : trace_.is_flush_due() ? flush : nothing;
+    const std::vector<double> most = world_.max({static_cast<double>(mine), saving_.is_busy() ? 1.0 : 0.0});
+    const auto due = static_cast<Due>(static_cast<int>(most[0]));
+    if (saving_.is_under_way() && most[1] == 0) saving_.go_on();
     if (due == flush) trace_.flush();
     if (due != stop) return "";
     const std::string reason = first_word(world_, stop_.reason());
@@ -245,6 +253,7 @@ class TrainingRun {
   Exit stopped(const std::string& reason) {
     console_.end();
     if (last_checkpoint_ != step_) save();
+    timed(last_save_s_, [&] { saving_.finish(); });
     trace_.set_end("stopped by " + reason);
     trace_.flush();
     tell("stopped");
@@ -385,15 +394,13 @@ class TrainingRun {
   // --- files and text ------------------------------------------------------------------------------------------------
 
   void save() {
-    const auto watch = world_.watch("a checkpoint", parallel::kPatience);
-    // A resume continues from here, so the rows up to here must be on disk.
-    trace_.flush();
-    double took_s = 0;
-    timed(took_s,
-          [&] { save_checkpoint(context_, *trainer_, *corpus_, step_, sample_, trace_ ? trace_->run_id() : ""); });
-    checkpoint_s_ += took_s;
+    saving_.save([&] { trace_.flush(); },
+                 [&] {
+                   return checkpoint_of(context_, *trainer_, *corpus_, step_, sample_,
+                                        trace_ ? trace_->run_id() : std::string());
+                 },
+                 plan_->arrays.copy != memory::kAbsent);
     last_checkpoint_ = step_;
-    world_.agree_on_root([&] { note(owner_.checkpoint_took(took_s)); });
   }
 
   /// Prints where this start's wall time went. The trace's share is rank 0's time in it outside of steps.
@@ -402,10 +409,12 @@ class TrainingRun {
     const auto share = [&](double s) {
       return fmt::format("{:.1f} s ({:.1f} %)", s, 100 * s / std::max(wall_s, 1e-9));
     };
-    const double named_s = steps_s_ + validation_s_ + checkpoint_s_ + trace_.seconds();
+    const double checkpoint_s = saving_.seconds() + last_save_s_;
+    const double named_s = steps_s_ + validation_s_ + checkpoint_s + trace_.seconds();
     note(fmt::format("{} in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}, other {}\n",
                      counted(step_ - first_step_, "step"), wall_s, share(steps_s_), share(validation_s_),
-                     share(checkpoint_s_), share(trace_.seconds()), share(std::max(0.0, wall_s - named_s))));
+                     share(checkpoint_s), share(trace_.seconds()), share(std::max(0.0, wall_s - named_s))));
+    note(saving_.summary());
     note(offload_.summary(times_));
     if (std::isfinite(validation_loss_)) {
       note(fmt::format("validation loss {:.4f} nats per token after step {}\n", validation_loss_, validated_step_));
@@ -467,7 +476,9 @@ class TrainingRun {
   std::int64_t first_step_ = 0;  // of this start
   std::vector<double> times_;    // of this start's steps [s]; NaN of profiled ones
   OffloadReport offload_;
-  double steps_s_ = 0, validation_s_ = 0, checkpoint_s_ = 0;
+  double steps_s_ = 0, validation_s_ = 0;
+  double last_save_s_ = 0;                     // waiting for the last checkpoint's end
+  Saving saving_{world_, owner_, take_note_};  // last: its thread reads the trainer's memory
 };
 
 }  // namespace

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "kernels/core/round_up.hpp"
 
 namespace tessera::train {
 
@@ -100,6 +103,33 @@ ArrayTensors declare_arrays(const Basis& basis, const config::Settings& settings
   updated.insert(updated.end(), {t.master, t.params});
   if (offloads_optimizer) t.staged = declare_staged(updated, settings.parallel.offload_slots, o.owned_count(), layout);
   return t;
+}
+
+void declare_copy(const Basis& basis, ArrayTensors& arrays, memory::Layout& layout) {
+  const int ranks = basis.batch.ranks, shards = basis.sharing.ownership.shards();
+  const auto bytes_in = [&](std::initializer_list<memory::TensorId> parts, std::int64_t count) {
+    std::int64_t bytes = 0;
+    for (const memory::TensorId id : parts) {
+      if (id != kAbsent) bytes += kernels::round_up(count * bytes_of(layout[id].dtype), kPartBytes);
+    }
+    return bytes;
+  };
+  std::int64_t most = 0;
+  for (int shard = 0; shard < shards; ++shard) {
+    const std::vector<OwnedSpan> spans = owned_spans(basis.table, basis.sharing, shard);
+    std::vector<std::int64_t> saved;  // bytes of each part, in the order of State::saved
+    for (const OwnedSpan& span : spans) saved.push_back(bytes_in({arrays.params, arrays.master}, span.count));
+    for (const MomentTensor& moment : arrays.moments) {
+      for (const OwnedSpan& span : spans) saved.push_back(bytes_in({moment.tensor}, span.count));
+    }
+    for (int rank = shard; rank < ranks; rank += shards) {
+      std::int64_t bytes = 0;
+      for (std::size_t i = 0; i < saved.size(); ++i) bytes += saves(basis.sharing, ranks, rank, i) ? saved[i] : 0;
+      most = std::max(most, bytes);
+    }
+  }
+  arrays.copy = layout.add("checkpoint.copy", {most / 4}, Dtype::int32, Category::data, Lifetime::whole_run(),
+                           memory::Space::host);
 }
 
 NumberTensors declare_numbers(Dtype weights, memory::Layout& layout) {

@@ -48,6 +48,7 @@ struct ArrayTensors {
   std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, if gradients are sharded
   std::vector<memory::TensorId> unit_wires;  // [places] of the same on the network; empty if sent as they are
   StagedTensors staged;                      // those of params, master and moments kept on the host
+  memory::TensorId copy = memory::kAbsent;   // what a checkpoint saves of them, for checkpoint.background
 };
 /// Lifetime of gradients in transit: a micro-step's last transfers may still run when the next one has begun.
 memory::Lifetime transit_of(const BatchPlan& batch, const model::ParamTable& table);
@@ -97,6 +98,10 @@ struct Basis {
 /// Gradients are of type `gradients`; `has_wire`: they cross the network in bf16.
 ArrayTensors declare_arrays(const Basis& basis, const config::Settings& settings, Dtype gradients, bool has_wire,
                             memory::Layout& layout);
+
+/// Declares `copy` in host memory: room for what the rank with the most saves, every part on a multiple of kPartBytes.
+void declare_copy(const Basis& basis, ArrayTensors& arrays, memory::Layout& layout);
+inline constexpr std::int64_t kPartBytes = 16;
 
 /// All of a tensor.
 template <class Number>

@@ -104,6 +104,12 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   const CollectivesBytes collectives = collectives_bytes(settings.parallel, ranks, machine);
   memory::Layout& layout = plan.layout;
   plan.arrays = declare_arrays(plan, settings, gradients, has_wire, layout);
+  const config::Background background = settings.checkpoint.background;
+  const bool copies_by_itself = settings.checkpoint.every > 0 && !machine.target.is_host;
+  if (settings.job.kind == config::JobKind::train &&
+      (background == config::Background::automatic ? copies_by_itself : background == config::Background::on)) {
+    declare_copy(plan, plan.arrays, layout);
+  }
   plan.cleared = declare_cleared(plan.table, plan.sharing, layout);
   plan.update = declare_update(plan, collectives.receive > 0, layout);
   plan.numbers = declare_numbers(dtype, layout);

@@ -74,6 +74,12 @@ struct OwnedSpan {
 /// Everything that shard `shard` owns, in the order of the tensors.
 std::vector<OwnedSpan> owned_spans(const model::ParamTable& table, const Sharing& sharing, int shard);
 
+/// Whether `rank` saves number `number` of what its shard owns: of ranks that own the same, each saves some.
+inline bool saves(const Sharing& sharing, int ranks, int rank, std::size_t number) {
+  const int shards = sharing.ownership.shards();
+  return static_cast<int>(number % static_cast<std::size_t>(ranks / shards)) == rank / shards;
+}
+
 /// The units in the order in which a training micro-step opens them to read their weights.
 std::vector<int> openings_of(const model::ParamTable& table, const model::Segments& segments);
 

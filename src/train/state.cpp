@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <memory>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
+#include "kernels/core/byte_copies.hpp"
 #include "kernels/core/random.hpp"
+#include "kernels/core/round_up.hpp"
 #include "model/initial_values.hpp"
 #include "train/dtypes.hpp"
 
@@ -80,6 +84,66 @@ std::vector<SavedTensor> State<Scalar, Moment>::saved(const std::function<bool(s
   for (const auto& [group, array] : moments_) {
     add(group, [this, moments = array](const OwnedSpan& span) { return moments_on_host(span, moments); });
   }
+  return state;
+}
+
+template <class Scalar, class Moment>
+std::vector<SavedTensor> State<Scalar, Moment>::copied(const Exec& exec,
+                                                       const std::function<bool(std::size_t)>& is_wanted,
+                                                       std::span<std::byte> room) const {
+  std::vector<SavedTensor> state;
+  const auto floats = std::make_shared<std::vector<float>>();  // of the tensor that is being saved
+  std::size_t number = 0, end = 0;
+  const auto copy_of = [&](const auto& array) {
+    using Number = std::remove_cvref_t<decltype(*array.data())>;
+    const auto bytes = static_cast<std::int64_t>(array.size() * sizeof(Number));
+    if (end + static_cast<std::size_t>(bytes) > room.size()) throw std::logic_error("state: no room for the copy");
+    std::byte* const place = room.subspan(end, static_cast<std::size_t>(bytes)).data();
+    kernels::fetch_bytes(exec, array.data(), place, static_cast<std::size_t>(bytes));
+    end += static_cast<std::size_t>(kernels::round_up(bytes, kPartBytes));
+    return reinterpret_cast<Number*>(place);
+  };
+  const auto add = [&](const std::string& group, const OwnedSpan& span, auto fetch) {
+    state.push_back({group, span.param, span.from, span.count, std::move(fetch)});
+  };
+  for (const OwnedSpan& span : spans_) {
+    if (!is_wanted(number++)) continue;
+    const auto count = static_cast<std::size_t>(span.count);
+    const Weights there = weights_of(span);
+    HostWeights<Scalar> copy;
+    copy.working = decltype(copy.working)(copy_of(there.working), count);
+    if constexpr (Weights::kIsOneArray) {
+      copy.master = copy.working;
+    } else if (has_master()) {
+      copy.master = decltype(copy.master)(copy_of(there.master), count);
+    }
+    add("params", span, [copy, count, floats]() -> std::span<const float> {
+      if constexpr (std::is_same_v<Scalar, float>) {
+        return {copy.working.data(), count};
+      } else {
+        floats->resize(count);
+        for (std::size_t i = 0; i < count; ++i) (*floats)[i] = static_cast<float>(copy(static_cast<std::int64_t>(i)));
+        return *floats;
+      }
+    });
+  }
+  for (const auto& [group, array] : moments_) {
+    for (const OwnedSpan& span : spans_) {
+      if (!is_wanted(number++)) continue;
+      const std::span<const Moment> copy(copy_of(part_of(array, span.state, span.count)),
+                                         static_cast<std::size_t>(span.count));
+      add(group, span, [copy, floats]() -> std::span<const float> {
+        if constexpr (std::is_same_v<Moment, float>) {
+          return copy;
+        } else {
+          floats->resize(copy.size());
+          std::transform(copy.begin(), copy.end(), floats->begin(), [](Moment x) { return static_cast<float>(x); });
+          return *floats;
+        }
+      });
+    }
+  }
+  exec.fence();
   return state;
 }
 

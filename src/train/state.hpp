@@ -5,6 +5,7 @@
 /// owned_spans() lists this rank's elements of each tensor.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -55,6 +56,12 @@ class State {
 
   /// What is owned of the tensors whose number `is_wanted` accepts. Valid while this exists and is not modified.
   std::vector<SavedTensor> saved(const std::function<bool(std::size_t)>& is_wanted);
+
+  /// The same from a copy, made in `room` on the host (declare_copy): `data` may be called on any thread, and stays
+  /// valid whatever steps follow.
+  /// Async  fences.
+  std::vector<SavedTensor> copied(const Exec& exec, const std::function<bool(std::size_t)>& is_wanted,
+                                  std::span<std::byte> room) const;
 
   /// Calls `visit` with host memory for each tensor's owned elements, which it fills. Padding is zero.
   /// Async  fences.

@@ -140,7 +140,11 @@ class StepOf final : public Step {
   void initialize(std::uint64_t seed) override { state_.initialize(exec_, seed); }
   std::vector<parallel::Span> weights() const override { return state_.weights(); }
   std::vector<SavedTensor> saved(const std::function<bool(std::size_t)>& is_wanted) override {
-    return state_.saved(is_wanted);
+    const memory::TensorId copy = plan_.arrays.copy;
+    if (copy == memory::kAbsent) return state_.saved(is_wanted);
+    return state_.copied(
+        exec_, is_wanted,
+        {static_cast<std::byte*>(arena_.raw(copy)), static_cast<std::size_t>(plan_.layout[copy].bytes)});
   }
   void load(const std::function<void(const StateTensor&)>& visit) override { state_.load(exec_, visit); }
   std::uint64_t fingerprint() const override { return state_.fingerprint(); }

@@ -51,6 +51,7 @@ class Step {
   /// Weights from seed and label, moments zero. Waits.
   virtual void initialize(std::uint64_t seed) = 0;
   virtual std::vector<parallel::Span> weights() const = 0;  // State::weights(), as the next three
+  /// State::copied() if the plan has room for a copy, else State::saved().
   virtual std::vector<SavedTensor> saved(const std::function<bool(std::size_t)>& is_wanted) = 0;
   virtual void load(const std::function<void(const StateTensor&)>& visit) = 0;
   virtual std::uint64_t fingerprint() const = 0;

@@ -110,9 +110,8 @@ void Trainer::follow() { model::walk_forward(plan_.table, model::Pass::inference
 
 std::vector<SavedTensor> Trainer::saved_state(bool mine_only) {
   settle();
-  const int shards = plan_.sharing.ownership.shards(), copies = world_.size() / shards;
   return step_->saved(
-      [&](std::size_t number) { return !mine_only || static_cast<int>(number % copies) == world_.rank() / shards; });
+      [&](std::size_t number) { return !mine_only || saves(plan_.sharing, world_.size(), world_.rank(), number); });
 }
 
 std::uint64_t Trainer::joined_fingerprint(std::uint64_t own) const {

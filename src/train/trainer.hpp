@@ -118,8 +118,8 @@ class Trainer final : public Steps {
   /// the optimizer's state calls it.
   void settle() { optimizer_.settle(exec_); }
 
-  /// This rank's part of every tensor of the state; `mine_only`: without parts that another owner saves. Valid until a
-  /// step is started.
+  /// This rank's part of every tensor of the state; `mine_only`: without parts that another owner saves, and only these
+  /// with checkpoint.background, from a copy made now. Valid until the next call and, unless copied, the next step.
   std::vector<SavedTensor> saved_state(bool mine_only);
   /// Calls `visit` with host memory for this rank's part of every tensor of the state, which it fills.
   void load_state(const std::function<void(const StateTensor&)>& visit);

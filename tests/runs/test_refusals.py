@@ -184,9 +184,12 @@ class Checkpoints(RunTest):
 
     def test_flipped_byte(self):
         victim = self.newest / "rank_00000.h5"
+        self.run_deck("--verify-checkpoint", self.directory, says=[str(self.newest), "verified: step 20, written by 1 rank"])
         content = bytearray(victim.read_bytes())
         content[len(content) // 2] ^= 1
         victim.write_bytes(content)
+        self.run_deck("--verify-checkpoint", self.directory, code=FILES,
+                      says=["rank_00000.h5", f"--verify-checkpoint {self.newest.with_name('step_00000010')}"])
         self.resume(says="rank_00000.h5")
 
     def test_missing_rank_file(self):

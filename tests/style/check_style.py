@@ -55,7 +55,7 @@ CUDA_HOMES = ["kernels/cuda/", "kernels/attention/flash2/ampere/", "kernels/atte
 VENDORS = [
     ("MPI", r"#include\s*<mpi\.h>|\bMPI_[A-Z]\w+", ["parallel/world.", "parallel/collectives/mpi", "src/main.cpp", "tests/support/"]),
     ("NCCL", r"#include\s*<nccl\.h>|\bnccl[A-Z]\w+", ["parallel/collectives/nccl"]),
-    ("HDF5", r"#include\s*<hdf5(_hl)?\.h>|\bH5[A-Z]{1,2}[a-z]\w+\(", ["src/io/h5.", "src/io/h5_calls.", "src/io/h5_contents."]),
+    ("HDF5", r"#include\s*<hdf5(_hl)?\.h>|\bH5[A-Z]{1,2}[a-z]\w+\(", ["src/io/h5.", "src/io/h5_calls.", "src/io/h5_attributes.", "src/io/h5_contents."]),
     ("toml++", r"#include\s*<toml\+\+/", ["src/config/"]),
     ("CLI11", r"#include\s*<CLI/", ["src/config/"]),
     ("KOKKOS_VERSION", r"\bKOKKOS_VERSION\b", ["kernels/core/compat.hpp"]),

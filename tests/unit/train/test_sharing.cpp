@@ -544,5 +544,31 @@ TEST(Sharing, refuses_shards_that_do_not_divide_the_ranks) {
   EXPECT_THROW(train::plan_training(deck, Dtype::fp32, 3), Failure);
 }
 
+// What a checkpoint in the background reads: the state of when it began, in every order, stage and variant.
+TEST(Sharing, a_copied_state_stays_what_it_was_while_steps_follow) {
+  std::vector<Way> ways(std::begin(kOrdersAndStages), std::end(kOrdersAndStages));
+  ways.insert(ways.end(), std::begin(kVariants), std::end(kVariants));
+  for (const Way& way : ways) {
+    for (const Case c : {Case{12, 0, 0, Dtype::fp32}, Case{12, 0, 0, Dtype::bf16}, Case{12, 0, 0, Dtype::fp16},
+                         Case{12, 0, 0, Dtype::bf16, Narrow::everything}}) {
+      if (!fits(way)) continue;
+      SCOPED_TRACE(way.name + ", " + std::string(name_of(c.dtype)));
+      config::Settings deck = deck_of(way, c);
+      deck.checkpoint.background = config::Background::on;
+      Training copied(deck, c.dtype);
+      deck.checkpoint.background = config::Background::off;
+      Training training(deck, c.dtype);
+      copied.step();
+      training.step();
+      const std::vector<train::SavedTensor> saved = copied.trainer->saved_state(true);
+      for (int step = 0; step < 2; ++step) EXPECT_EQ(copied.step().loss, training.step().loss);
+      EXPECT_FALSE(joined_state(saved, training.world) == joined_state(*training.trainer, training.world));
+      Training before(deck, c.dtype);
+      before.step();
+      EXPECT_TRUE(joined_state(saved, training.world) == joined_state(*before.trainer, training.world));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::test

@@ -83,11 +83,11 @@ inline State state_of(train::Trainer& trainer, bool mine_only = false) {
   return state;
 }
 
-/// The whole state on every rank, out of the parts that the ranks own. Each element must come from exactly one of them.
-inline State joined_state(train::Trainer& trainer, const parallel::World& world) {
+/// The whole state on every rank, out of the parts that the ranks save: each element from exactly one of them.
+inline State joined_state(const std::vector<train::SavedTensor>& saved, const parallel::World& world) {
   std::string mine;
   const auto put = [&](const void* data, std::size_t bytes) { mine.append(static_cast<const char*>(data), bytes); };
-  for (const train::SavedTensor& tensor : trainer.saved_state(true)) {
+  for (const train::SavedTensor& tensor : saved) {
     const std::string label = tensor.group + "/" + tensor.param->label;
     const std::int64_t numbers[] = {std::ssize(label), tensor.param->count, tensor.first, tensor.count};
     put(numbers, sizeof numbers);
@@ -113,6 +113,10 @@ inline State joined_state(train::Trainer& trainer, const parallel::World& world)
   }
   for (const auto& [label, values] : state) EXPECT_EQ(found[label], std::ssize(values)) << label;
   return state;
+}
+
+inline State joined_state(train::Trainer& trainer, const parallel::World& world) {
+  return joined_state(trainer.saved_state(true), world);
 }
 
 /// Fills a part of a tensor with what `state` has of it.
