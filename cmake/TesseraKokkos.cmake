@@ -4,10 +4,12 @@
 #   2. an installed Kokkos 4 or later with its own CMake targets (module, Spack, Kokkos_ROOT);
 #   3. Debian's Trilinos packages (3.4.01), whose exported targets name folders that do not exist.
 #
-# Sets TESSERA_GPU: whether that Kokkos computes on GPUs, and TESSERA_CUDA: whether that Kokkos has the CUDA backend. Then every target that links tessera::kokkos is compiled
-# by nvcc through Kokkos' own compiler launcher (the C++ compiler stays what it is, and files without Kokkos still go to
-# it), for the architecture TESSERA_CUDA_ARCH. Sets TESSERA_VENDOR_CUDA, also for the preprocessor: CUDA's instructions,
-# libraries and graphs are used, too (TESSERA_VENDOR).
+# Sets TESSERA_THREADS: whether that Kokkos has OpenMP, TESSERA_GPU: whether it computes on GPUs, TESSERA_CUDA: whether
+# they are NVIDIA's. Then every target that links tessera::kokkos is compiled by nvcc through Kokkos' own compiler
+# launcher (the C++ compiler stays what it is, and files without Kokkos still go to it), for the architecture
+# TESSERA_CUDA_ARCH. With HIP the C++ compiler is clang, and Kokkos' flag -xhip, which files without it do not get,
+# compiles for the GPU. Sets TESSERA_VENDOR_CUDA, also for the preprocessor: CUDA's instructions, libraries and graphs
+# are used, too (TESSERA_VENDOR).
 
 if(TESSERA_FETCH_KOKKOS)
   include(FetchContent)
@@ -59,12 +61,16 @@ endfunction()
 
 # Upstream's targets may be aliases themselves, and an alias of an alias is not allowed: hence interface libraries.
 set(TESSERA_GPU OFF)
+set(TESSERA_THREADS OFF)
 set(TESSERA_CUDA OFF)
 set(TESSERA_VENDOR_CUDA OFF)
 if(TARGET Kokkos::kokkos)
   add_library(tessera_kokkos INTERFACE)
   target_link_libraries(tessera_kokkos INTERFACE Kokkos::kokkos)
   # An installed Kokkos lists its backends in Kokkos_DEVICES; Kokkos_ENABLE_CUDA is the preset's request.
+  if(TESSERA_FETCH_KOKKOS AND Kokkos_ENABLE_OPENMP OR NOT TESSERA_FETCH_KOKKOS AND "OPENMP" IN_LIST Kokkos_DEVICES)
+    set(TESSERA_THREADS ON)
+  endif()
   if(TESSERA_FETCH_KOKKOS AND Kokkos_ENABLE_HIP OR NOT TESSERA_FETCH_KOKKOS AND "HIP" IN_LIST Kokkos_DEVICES)
     set(TESSERA_GPU ON)
   endif()

@@ -23,7 +23,7 @@ void RmsnormForward<Exec, Scalar>::launch(const Exec& exec) const {
   if (N == 0) return;
   if constexpr (kIsHost<Exec>) {
     Kokkos::parallel_for(kLabel,
-                         Kokkos::TeamPolicy<Exec, Staged>(exec, N, Kokkos::AUTO)
+                         Kokkos::TeamPolicy<Exec, Staged>(exec, N, host_team_size)
                              .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(C))),
                          *this);
   } else if (delta.data()) {
