@@ -30,7 +30,7 @@ find_nvcc() {
   return 1
 }
 
-# Exports what finds AMD's compiler: ROCm's own, or clang with Debian's packages hipcc, libamdhip64-dev and
+# Exports what finds AMD's compiler: ROCm's own, or clang 16 with Debian's packages lld-16, libamdhip64-dev and
 # rocm-device-libs. CXX names another.
 find_hip() {
   local rocm=${ROCM_PATH:-/opt/rocm} bitcode
@@ -38,7 +38,7 @@ find_hip() {
   if [[ -x $rocm/bin/amdclang++ ]]; then
     export ROCM_PATH=$rocm CXX=${CXX:-$rocm/bin/amdclang++} CC=${CC:-$rocm/bin/amdclang}
   elif [[ -d $bitcode && -d /usr/include/hip ]]; then
-    export ROCM_PATH=/usr HIP_DEVICE_LIB_PATH=$bitcode CXX=${CXX:-clang++-15} CC=${CC:-clang-15}
+    export ROCM_PATH=/usr HIP_DEVICE_LIB_PATH=$bitcode CXX=${CXX:-clang++-16} CC=${CC:-clang-16}
   fi
   [[ -n ${CXX:-} ]] && command -v "$CXX" > /dev/null
 }

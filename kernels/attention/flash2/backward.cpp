@@ -5,6 +5,7 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/core/team.hpp"
 
 namespace tessera::kernels {
 

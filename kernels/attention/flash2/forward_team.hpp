@@ -7,6 +7,7 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/core/team.hpp"
 #include "kernels/cuda/scratch.hpp"
 #include "kernels/cuda/target.hpp"
 
