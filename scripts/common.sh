@@ -30,17 +30,18 @@ find_nvcc() {
   return 1
 }
 
-# Exports what finds AMD's compiler: ROCm's own, or clang 16 with Debian's packages lld-16, libamdhip64-dev and
-# rocm-device-libs. CXX names another.
+# Exports what finds AMD's compiler: ROCm's own, or Debian's clang 16 with its HIP. CXX and CC name another.
 find_hip() {
-  local rocm=${ROCM_PATH:-/opt/rocm} bitcode
+  local bin=${ROCM_PATH:-/opt/rocm}/bin name=amdclang bitcode
   bitcode=$(echo /usr/lib/*-linux-gnu/amdgcn/bitcode)
-  if [[ -x $rocm/bin/amdclang++ ]]; then
-    export ROCM_PATH=$rocm CXX=${CXX:-$rocm/bin/amdclang++} CC=${CC:-$rocm/bin/amdclang}
-  elif [[ -d $bitcode && -d /usr/include/hip ]]; then
-    export ROCM_PATH=/usr HIP_DEVICE_LIB_PATH=$bitcode CXX=${CXX:-clang++-16} CC=${CC:-clang-16}
+  if [[ -x $bin/amdclang++ ]]; then
+    export ROCM_PATH=${bin%/bin}
+  elif [[ -d $bitcode ]]; then
+    export ROCM_PATH=/usr HIP_DEVICE_LIB_PATH=$bitcode
+    bin=/usr/lib/llvm-16/bin name=clang
   fi
-  [[ -n ${CXX:-} ]] && command -v "$CXX" > /dev/null
+  export CXX=${CXX:-$bin/$name++} CC=${CC:-$bin/$name}
+  command -v "$CXX" > /dev/null
 }
 
 # GPUs that a program started here would see.
