@@ -44,7 +44,7 @@ void SwigluBackward<Exec, Scalar>::launch(const Exec& exec) const {
   constexpr const char* kLabel = "tessera::swiglu::backward";
   if constexpr (kIsHost<Exec>) {
     Kokkos::parallel_for(kLabel,
-                         Kokkos::TeamPolicy<Exec, Staged>(exec, N, Kokkos::AUTO)
+                         Kokkos::TeamPolicy<Exec, Staged>(exec, N, host_team_size)
                              .set_scratch_size(0, Kokkos::PerTeam(2 * Pad<Real, Exec>::shmem_size(kTile))),
                          *this);
   } else {

@@ -15,7 +15,7 @@ namespace tessera::kernels {
 namespace {
 
 /// Whether Kokkos Kernels on a GPU would compute a product by dot products and atomic additions: in no fixed order.
-bool is_summed_in_any_order(Op op_a, Op op_b, std::int64_t results) {
+[[maybe_unused]] bool is_summed_in_any_order(Op op_a, Op op_b, std::int64_t results) {
   return op_a == Op::transpose && op_b == Op::none && results < 100;
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/core/team.hpp"
 #include "kernels/cuda/scratch.hpp"
 #include "kernels/cuda/target.hpp"
 
@@ -29,7 +30,7 @@ void Flash2Forward<Exec, Scalar, Tiles>::launch(const Exec& exec) const {
   allow_large_scratch<Flash2Forward, Policy>();
   Kokkos::parallel_for(
       "tessera::attention::flash2::forward",
-      Policy(exec, teams, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
+      Policy(exec, teams, host_team_size).set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
       *this);
 }
 
