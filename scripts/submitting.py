@@ -47,8 +47,8 @@ def script(title, options, lines):
                       *(f"#SBATCH {option}" for option in options), *(["", "# this cluster's", *of_site] if of_site else []), "", *lines]) + "\n"
 
 
-def submit(path, text):
-    """Writes the script and submits it: the job's number. Nothing is left of a job that is refused."""
+def submit(path, text, *arguments):
+    """Writes the script and submits it with its arguments: the job's number. Nothing is left of a job that is refused."""
     if shutil.which("sbatch") is None:
         raise Refusal(3, "there is no sbatch here: log in to the cluster, or see a deck's script by slurm/submit --dry-run")
     try:
@@ -57,15 +57,15 @@ def submit(path, text):
     except OSError as fault:
         raise Refusal(6, str(fault)) from None
     try:
-        return sbatch(path)
+        return sbatch(path, *arguments)
     except Refusal:
         path.unlink()
         raise
 
 
-def sbatch(path, *more):
+def sbatch(*words):
     """The number that Slurm gives the job."""
-    answer = subprocess.run(["sbatch", "--parsable", *more, str(path)], stdout=subprocess.PIPE, text=True)
+    answer = subprocess.run(["sbatch", "--parsable", *map(str, words)], stdout=subprocess.PIPE, text=True)
     if answer.returncode != 0:
         raise Refusal(answer.returncode, "sbatch refused the job (its message is above)")
     return answer.stdout.strip().split(";")[0]

@@ -46,11 +46,16 @@ def drills_text(stored):
     for kind, what in WAYS.items():
         if mine := [row for row in rows if row["kind"] == kind]:
             ends = Counter(row["state"] if row["state"] == "requeued" else f"{row['state']} {row['code']}" for row in mine)
-            lines.append([what, len(mine), ", ".join(str(row["step"]) for row in mine),
-                          "; ".join(f"{end} ({count})" if len(ends) > 1 else end for end, count in ends.items()), sum(not row["fault"] for row in mine)])
+            lines.append([what, len(mine), span(mine, "step"), "; ".join(f"{end} ({count})" if len(ends) > 1 else end for end, count in ends.items()),
+                          span(mine, "resumed"), sum(not row["fault"] for row in mine)])
     good = sum(not row["fault"] for row in rows)
     return (f"{good} of {len(rows)} jobs ended with a right state and code, and their runs went on to the same bits. Seed {stored['info']['seed']}, "
-            f"{where(stored['info'])}\n\n{table.text(['what happens', 'drills', 'at step', 'the job ends as', 'the same bits'], lines, True)}\n")
+            f"{where(stored['info'])}\n\n{table.text(['what happens', 'drills', 'after step', 'the job ends as', 'goes on from', 'the same bits'], lines, True)}\n")
+
+
+def span(rows, column):
+    values = sorted(row[column] for row in rows)
+    return f"{values[0]} to {values[-1]}"
 
 
 def sharding_text(stored):

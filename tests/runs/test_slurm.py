@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h5py
@@ -18,7 +19,9 @@ import numpy as np
 from harness import (ENVIRONMENT, FILES, LOSS_BOUND, NUMBERS, PATIENCE, PROGRAM, SOURCE, STEADY, STOPPED, TINY, RunTest, column, gpus,
                      latest_step, tensors)
 
-sys.path.insert(0, str(SOURCE / "tests/support"))
+for room in ("support", "drills"):
+    sys.path.insert(0, str(SOURCE / "tests" / room))
+import drills  # noqa: E402
 import slurm_lab  # noqa: E402
 
 SKIPPED = 77
@@ -26,29 +29,30 @@ END_S = 90 * PATIENCE  # a job that takes longer hangs
 LONG = ("train.steps=100000", "train.validate_every=0")  # until something ends it
 UNUSABLE = ("precision.compute=fp16", "precision.initial_loss_scale=1", "optimizer.learning_rate=100", "optimizer.clip_norm=0",
             "optimizer.warmup_steps=0")  # numbers of the first steps
+SLOW_START = """  /* on rank 0, where Open MPI's start could not take a message yet; it crashes on one */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <time.h>
+void opal_progress(void);
+int mca_pml_base_bsend_init(bool threads) {
+  int (*const real)(bool) = dlsym(RTLD_NEXT, "mca_pml_base_bsend_init");
+  for (time_t end = time(NULL) + 3; atoi(getenv("SLURM_PROCID")) == 0 && time(NULL) < end;) opal_progress();
+  return real(threads);
+}
+"""
 lab = None
 
 
-def setUpModule():
-    global lab
-    folder = Path(tempfile.mkdtemp(prefix="tessera_slurm_"))
-    folder.chmod(0o755)
-    unittest.addModuleCleanup(subprocess.run, ["rm", "-rf", str(folder)])
-    lab = slurm_lab.Lab(folder / "lab").up()
-    unittest.addModuleCleanup(lab.down)
-
-
 class Cluster(RunTest):
-    def submit(self, *words, name="run", deck=TINY, code=0):
+    def submit(self, *words, name="run", deck=TINY, code=0, env=None):
         """The number of the last job; its directory is `name` in the test's folder."""
         answer = subprocess.run([SOURCE / "scripts/slurm/submit", deck, f"job.directory={self.folder / name}", *map(str, words)],
-                                env={**os.environ, **lab.environment, "TESSERA_PROGRAM": str(PROGRAM)}, capture_output=True,
+                                env={**os.environ, **lab.environment, "TESSERA_PROGRAM": str(PROGRAM), **(env or {})}, capture_output=True,
                                 text=True, cwd=self.folder, timeout=60)
         self.assertEqual(answer.returncode, code, answer.stdout + answer.stderr)
         return answer.stdout.split()[-1] if code == 0 else answer.stderr
-
-    def shown(self, job, field):
-        return re.search(rf"\b{field}=(\S+)", lab.command("scontrol", "show", "job", job)).group(1)
 
     def text(self, job, name="run"):
         path = self.folder / name / f"slurm/{job}.out"
@@ -58,7 +62,7 @@ class Cluster(RunTest):
         end = time.monotonic() + END_S
         while not condition():
             self.assertLess(time.monotonic(), end, f"never saw {what}: {lab.command('squeue')}{self.text(job, name)[-3000:]}")
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def until_steps(self, job, name="run", many=1):
         """Until the job, started for the `many`th time, has printed a line of a step."""
@@ -67,19 +71,16 @@ class Cluster(RunTest):
                    and re.search(lines, self.text(job, name).split("\nresume ")[many]), "a step", job, name)
 
     def until_state(self, job, *states, name="run"):
-        self.until(lambda: self.shown(job, "JobState") in states, " or ".join(states), job, name)
+        self.until(lambda: lab.shown(job, "JobState") in states, " or ".join(states), job, name)
 
     def release(self, job, name="run"):
-        """Starts a job that was requeued: Slurm holds it for two minutes."""
         self.until_state(job, "PENDING", name=name)
-        # the next start has the same step's number, after which PMIx names its folder; and slurmd has revoked its credential
-        # for this second
         self.until(lambda: not lab.steps_of(job), "the end of the first start", job, name)
-        lab.command("scontrol", "update", f"JobId={job}", "StartTime=now+2")
+        lab.release(job)
 
     def finish(self, job, code=0, name="run"):
         self.until_state(job, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", name=name)
-        self.assertEqual(self.shown(job, "ExitCode"), f"{code}:0", self.text(job, name)[-3000:])
+        self.assertEqual(lab.shown(job, "ExitCode"), f"{code}:0", self.text(job, name)[-3000:])
         return self.text(job, name)
 
     def assert_same_run(self, one, other):
@@ -91,6 +92,23 @@ class Cluster(RunTest):
             np.testing.assert_array_equal(column(self.folder / one, name), column(self.folder / other, name), name)
 
 
+class ByTheCluster(Cluster):
+    """What ends jobs whose runs could go on for ever; see the drills, of which these are three."""
+
+    def drill(self, kind):
+        self.folder.chmod(0o755)
+        drills.Drill(lab, self.folder, kind, 1, 1).run()
+
+    def test_a_time_limit_with_a_signal_requeues(self):
+        self.drill("limit")
+
+    def test_a_time_limit_without_a_signal_does_not(self):
+        self.drill("limit_without_signal")
+
+    def test_a_more_urgent_job_requeues(self):
+        self.drill("preemption")
+
+
 class Launches(Cluster):
     def test_srun_with_pmix_over_both_nodes_trains(self):
         said = self.finish(self.submit("-N", 2, "-n", 4))
@@ -98,6 +116,11 @@ class Launches(Cluster):
         self.assertEqual(latest_step(self.folder / "run"), 30)
         with h5py.File(self.folder / "run/run.h5", "r") as file:
             self.assertEqual(file["info"].attrs["host_count"], 2)
+
+    def test_no_rank_leaves_mpi_init_before_the_others(self):
+        library = lab.folder / "slow_start.so"  # LD_PRELOAD takes no path with spaces
+        subprocess.run(["mpicc", "-shared", "-fPIC", "-o", library, "-x", "c", "-"], input=SLOW_START, text=True, check=True)
+        self.finish(self.submit("-N", 2, "-n", 2, env={"LD_PRELOAD": str(library)}))
 
     def test_requeued_by_the_signal_ends_bit_for_bit_as_without_one(self):
         steps = ("train.steps=80", "train.batch_size=48", "-N", 2, "-n", 2)
@@ -113,7 +136,7 @@ class Launches(Cluster):
         self.finish(whole, name="whole")
         for launcher, job in jobs.items():
             self.finish(job, name=launcher)
-            self.assertEqual(self.shown(job, "Restarts"), "1")
+            self.assertEqual(lab.shown(job, "Restarts"), "1")
             self.assertRegex(self.text(job, launcher), r"resume +.+/checkpoints/step_\d+ \(step \d+, written by 2 ranks\)")
             self.assert_same_run(launcher, "whole")
 
@@ -140,7 +163,7 @@ class Series(Cluster):
         for name, job in jobs.items():
             self.until_state(job, "COMPLETED", "FAILED", name="runs")
             said[name] = (self.folder / f"runs/{name}.{job}.out").read_text()
-            self.assertEqual(self.shown(job, "ExitCode"), "0:0", said[name])
+            self.assertEqual(lab.shown(job, "ExitCode"), "0:0", said[name])
         rows = re.findall(r"(?m)^\| (\d+) \| (\d+) \| .* \| (measured|predicted) \|", said["scaling"])
         self.assertEqual(rows, [("1", "1", "measured"), ("2", "1", "measured"), ("4", "2", "measured")])
         self.assertRegex(said["experiment"], r"(?m)^ +4  ZeRO-3 .* ok$")
@@ -154,12 +177,12 @@ class Ends(Cluster):
             with self.subTest(launcher=launcher):
                 job = self.submit(*UNUSABLE, "-N", 2, "-n", 2, "--requeue", "--launcher", launcher, name=launcher)
                 self.assertIn("are unusable", self.finish(job, NUMBERS, name=launcher))
-                self.assertEqual(self.shown(job, "Restarts"), "0")
+                self.assertEqual(lab.shown(job, "Restarts"), "0")
 
     def test_without_a_requeue_a_stop_is_the_jobs_code(self):
         job = self.submit(*LONG, "-N", 2, "-n", 2)
         self.until_steps(job)
-        lab.command("scancel", "--signal=USR1", job)
+        lab.command("scancel", "--signal=USR1", "--batch", job)  # to the script
         self.assertIn("stopped by SIGUSR1", self.finish(job, STOPPED))
 
     def test_scancel_ends_a_job_that_requeues(self):
@@ -168,7 +191,7 @@ class Ends(Cluster):
         lab.command("scancel", job)
         self.until_state(job, "CANCELLED")
         self.until(lambda: not lab.command("squeue", "-h", "-j", job), "the end of all its steps", job)
-        self.assertEqual(self.shown(job, "Restarts"), "0")
+        self.assertEqual(lab.shown(job, "Restarts"), "0")
         self.assertGreater(latest_step(self.folder / "run"), 0, self.text(job))  # SIGTERM leaves time for a checkpoint
 
     def test_a_chain_goes_on_after_a_stop_and_ends_when_the_run_has_finished(self):
@@ -177,14 +200,14 @@ class Ends(Cluster):
         self.until_steps(first)
         lab.command("scancel", "--signal=USR1", str(first))
         self.finish(str(last))
-        self.assertEqual([self.shown(str(job), "ExitCode") for job in (first, second)], [f"{STOPPED}:0", "0:0"])
+        self.assertEqual([lab.shown(str(job), "ExitCode") for job in (first, second)], [f"{STOPPED}:0", "0:0"])
         self.assertIn("nothing to train", self.text(last))
         self.assertEqual(latest_step(self.folder / "run"), 80)
 
     def test_two_starts_without_progress_end_a_chain(self):
         last = int(self.submit(*UNUSABLE, "-N", 1, "-n", 1, "--chain", 3))
         self.assertIn("the last 2 starts of this submission began at step 0", self.finish(str(last), ENVIRONMENT))
-        self.assertEqual([self.shown(str(job), "ExitCode") for job in (last - 2, last - 1)], [f"{NUMBERS}:0"] * 2)
+        self.assertEqual([lab.shown(str(job), "ExitCode") for job in (last - 2, last - 1)], [f"{NUMBERS}:0"] * 2)
 
 
 class Directories(Cluster):
@@ -216,7 +239,28 @@ class Directories(Cluster):
         self.assertEqual(latest_step(self.folder / "run"), before + 1)
 
 
+class Together(unittest.TestSuite):
+    """Runs its tests three at a time: they wait more than they compute."""
+
+    def run(self, result, debug=False):
+        with ThreadPoolExecutor(3) as together:
+            list(together.map(lambda test: test.run(result), flat(self)))
+        return result
+
+
+def flat(tests):
+    return [one for test in tests for one in (flat(test) if isinstance(test, unittest.TestSuite) else [test])]
+
+
+class Lines(unittest.TextTestResult):
+    """Tells of a test once it has ended."""
+
+    def startTest(self, test):
+        unittest.TestResult.startTest(self, test)
+
+
 def main():
+    global lab
     if gpus() is not None:
         print("skipped: the two nodes would share this machine's GPUs")
         return SKIPPED
@@ -225,7 +269,17 @@ def main():
     except slurm_lab.Missing as why:
         print(f"skipped: {why}")
         return SKIPPED
-    unittest.main(verbosity=2)
+    folder = Path(tempfile.mkdtemp(prefix="tessera_slurm_"))
+    folder.chmod(0o755)
+    try:
+        lab = slurm_lab.Lab(folder / "lab").up()
+        unittest.TestLoader.suiteClass = Together
+        tests = unittest.main(exit=False, testRunner=unittest.TextTestRunner(resultclass=Lines, verbosity=2))
+        return 0 if tests.result.wasSuccessful() else 1
+    finally:
+        if lab:
+            lab.down()
+        subprocess.run(["rm", "-rf", str(folder)])
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ Exit codes: 0 done, 2 command line, 3 what is missing here (not root, no Slurm, 
 """
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -24,7 +25,7 @@ from pathlib import Path
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "unshare")
 BRIDGE, HEAD = "tessera0", "10.99.7.1"
 NODES = {"n1": "10.99.7.11", "n2": "10.99.7.12"}
-CPUS = 8  # that each node says it has, whatever the host has
+CPUS = 64  # that each node says it has, whatever the host has
 START_S = 30
 
 CONFIGURATION = """\
@@ -57,7 +58,9 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerParameters=sched_interval=2,bf_interval=5,batch_sched_delay=0,sched_min_interval=200000
 {nodes}
-PartitionName=batch Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=10
+PartitionName=batch Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=OFF
+# jobs of spare make room for those of urgent
+PartitionName=spare Nodes=n1,n2 MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=10
 PartitionName=urgent Nodes=n1,n2 MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
@@ -231,6 +234,14 @@ class Lab:
             except OSError:
                 pass  # it has ended
         return found
+
+    def shown(self, job, field):
+        return re.search(rf"\b{field}=(\S+)", self.command("scontrol", "show", "job", job)).group(1)
+
+    def release(self, job):
+        """Starts a job that was requeued, which Slurm holds for as long as its credentials last. Call once its steps have ended: the
+        next start has the same step's number, after which PMIx names its folder."""
+        self.command("scontrol", "update", f"JobId={job}", "StartTime=now+2")  # slurmd has revoked its credential for this second
 
     def command(self, *words, code=0, **more):
         return run(*words, code=code, env={**os.environ, **self.environment}, **more)
