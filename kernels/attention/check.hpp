@@ -90,7 +90,7 @@ inline void require_tiles(const char* kernel, int query_tile, int key_tile, std:
   const std::int64_t limit = scratch_limit(target);
   if (pad_bytes > limit) {
     TESSERA_REQUIRE(false,
-                    name(": these tiles need more scratch than the device grants a team; use smaller ones").c_str(),
+                    name(": these tiles need more scratch than the device grants a team; use smaller ones, or flash2").c_str(),
                     pad_bytes, limit, query_tile, key_tile);
   }
 }

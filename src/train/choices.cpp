@@ -104,12 +104,16 @@ void require_steps_and_tiles(const kernels::AttentionChoice& choice, Dtype dtype
   const std::int64_t pad = kernels::attention_pad_bytes(choice, dtype, D, machine.target),
                      limit = kernels::scratch_limit(machine.target);
   if (pad > limit) {
+    kernels::AttentionChoice smallest = choice;
+    smallest.query_tile = smallest.key_tile = 16;
+    const bool smaller_fit = kernels::attention_pad_bytes(smallest, dtype, D, machine.target) <= limit;
     throw Failure(
         Exit::usage,
         fmt::format("attention.query_tile = {}, attention.key_tile = {}: {} with heads of width {} in {} needs "
-                    "pads of {} bytes for these tiles, and the device grants a team {} bytes of scratch. Set "
-                    "smaller tiles: 16, 32 or 64",
-                    choice.query_tile, choice.key_tile, kernels::name_of(choice.kind), D, name_of(dtype), pad, limit));
+                    "pads of {} bytes for these tiles, and the device grants a team {} bytes of scratch. {}",
+                    choice.query_tile, choice.key_tile, kernels::name_of(choice.kind), D, name_of(dtype), pad, limit,
+                    smaller_fit ? "Set smaller tiles: 16, 32 or 64"
+                                : "No tiles of this kernel fit: set attention.kernel = \"flash2\""));
   }
 }
 

@@ -449,7 +449,9 @@ TEST(PlanDevice, here_is_what_this_build_computes_on) {
   deck.train.sample_tokens = 10;
   const std::string architecture = parallel::compiled_architecture();  // "sm_90a", or nothing
   Machine named;
-  named.target = architecture.empty() ? kernels::kHostTarget : kernels::gpu_target(architecture.substr(3));
+  named.target = !architecture.empty()               ? kernels::gpu_target(architecture.substr(3))
+                 : kernels::kIsHost<kernels::Device> ? kernels::kHostTarget
+                                                     : kernels::Target{.is_host = false, .is_portable = true};
   for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
     const Plan here = plan_training(deck, dtype, 2), there = plan_training(deck, dtype, 2, named);
     EXPECT_EQ(here.layout.table(), there.layout.table());
@@ -622,6 +624,18 @@ TEST(PlanDevice, refuses_tiles_that_do_not_fit_its_scratch_by_bytes_and_limit) {
   // scores 128 x 132, out 128 x 132, four numbers per query, q, k and v 128 x 132; 16 bytes to begin at a packet
   EXPECT_THAT(words, HasSubstr(fmt::format("pads of {} bytes", (128 * 132 * 5 + 4 * 128) * 4 + 16)));
   EXPECT_THAT(words, HasSubstr(fmt::format("a team {} bytes of scratch. Set smaller tiles", 227 * 1024 - 1024)));
+}
+
+TEST(PlanDevice, names_flash2_where_no_tiles_of_a_kernel_fit) {
+  const Machine machine{.target = {.is_host = false, .is_portable = true}};  // 48 KiB
+  const config::Attention flash1{.kernel = config::AttentionKernel::flash1};
+  EXPECT_NO_THROW(choose_attention(flash1, Dtype::fp32, 128, machine));
+  try {
+    choose_attention(flash1, Dtype::fp32, 256, machine);
+    ADD_FAILURE() << "tiles of 16 need more than 48 KiB";
+  } catch (const Failure& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("No tiles of this kernel fit: set attention.kernel = \"flash2\""));
+  }
 }
 
 TEST(PlanDevice, flash1_takes_tensor_cores_where_the_gpu_and_the_dtype_have_them) {
