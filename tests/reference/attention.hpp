@@ -52,27 +52,28 @@ struct AttentionGradients {
   std::vector<double> d_q, d_k, d_v;
 };
 
-inline AttentionGradients attention_backward(const AttentionShape& s, const std::vector<double>& q,
-                                             const std::vector<double>& k, const std::vector<double>& v,
-                                             const std::vector<double>& d_out) {
-  const Attention saved = attention_forward(s, q, k, v);
+/// `saved` is what attention_forward returned.
+inline AttentionGradients attention_backward(const AttentionShape& s, const Attention& saved,
+                                             const std::vector<double>& q, const std::vector<double>& k,
+                                             const std::vector<double>& v, const std::vector<double>& d_out) {
   AttentionGradients result{std::vector<double>(q.size()), std::vector<double>(k.size()),
                             std::vector<double>(v.size())};
   const std::size_t rows = static_cast<std::size_t>(s.heads) * s.Tq;
   for (std::size_t row = 0; row < rows; ++row) {
     const std::size_t first_key = row / s.Tq * s.Tk;
     const double* p = saved.probabilities.data() + row * s.Tk;
-    std::vector<double> d_p(s.Tk);
+    const int visible = s.visible(static_cast<int>(row % s.Tq));
+    std::vector<double> d_p(visible);
     double p_dot_d_p = 0;
-    for (int j = 0; j < s.Tk; ++j) {
+    for (int j = 0; j < visible; ++j) {
       for (int d = 0; d < s.D; ++d) {
         d_p[j] += d_out[row * s.D + d] * v[(first_key + j) * s.D + d];
         result.d_v[(first_key + j) * s.D + d] += p[j] * d_out[row * s.D + d];
       }
       p_dot_d_p += p[j] * d_p[j];
     }
-    for (int j = 0; j < s.Tk; ++j) {
-      const double d_score = p[j] * (d_p[j] - p_dot_d_p);  // 0 for a masked key, whose p is 0
+    for (int j = 0; j < visible; ++j) {
+      const double d_score = p[j] * (d_p[j] - p_dot_d_p);
       for (int d = 0; d < s.D; ++d) {
         result.d_q[row * s.D + d] += s.scale * d_score * k[(first_key + j) * s.D + d];
         result.d_k[(first_key + j) * s.D + d] += s.scale * d_score * q[row * s.D + d];
@@ -80,6 +81,11 @@ inline AttentionGradients attention_backward(const AttentionShape& s, const std:
     }
   }
   return result;
+}
+inline AttentionGradients attention_backward(const AttentionShape& s, const std::vector<double>& q,
+                                             const std::vector<double>& k, const std::vector<double>& v,
+                                             const std::vector<double>& d_out) {
+  return attention_backward(s, attention_forward(s, q, k, v), q, k, v, d_out);
 }
 
 }  // namespace tessera::reference
