@@ -129,7 +129,7 @@ void StandardForward<Exec, Scalar>::launch(const Exec& exec) const {
   detail::require_head_rows("standard forward: lse must be [B,H,Tq]", q, lse);
   const Products<Exec, Scalar> multiply{exec, by, math};
   multiply("tessera::attention::standard::scores", q, transposed(k), probabilities, scale);
-  SoftmaxRows<Exec, Scalar>{probabilities, lse, causal}.launch(exec);
+  SoftmaxRows<Exec, Scalar>{{}, probabilities, lse, causal}.launch(exec);
   multiply("tessera::attention::standard::out", probabilities, v, out, 1);
 }
 
@@ -224,7 +224,7 @@ void StandardBackward<Exec, Scalar>::launch(const Exec& exec) const {
   const Products<Exec, Scalar> multiply{exec, by, math};
   multiply("tessera::attention::standard::d_v", transposed(probabilities), d_out, d_v, 1);
   multiply("tessera::attention::standard::d_probabilities", d_out, transposed(v), d_scores, 1);
-  SoftmaxRowsBackward<Exec, Scalar>{probabilities, d_scores, causal}.launch(exec);
+  SoftmaxRowsBackward<Exec, Scalar>{{}, probabilities, d_scores, causal}.launch(exec);
   multiply("tessera::attention::standard::d_q", d_s, k, d_q, scale);
   multiply("tessera::attention::standard::d_k", transposed(d_s), q, d_k, scale);
 }

@@ -48,13 +48,20 @@ struct StandardBackward {
   void launch(const Exec& exec) const;
 };
 
+/// Work tags of the row kernels below: rows that are read again at each use, and rows kept in packets of kWidth.
+struct RowsOfScores {
+  struct Reread {};
+  template <bool kPerThread, int kWidth>
+  struct Kept {};
+};
+
 /// Row softmax in place over scores [B,H,Tq,Tk], masked when causal.
 ///
 /// On a GPU a row is read and written once: its lanes keep what they read in registers, kKept numbers each. A thread
 /// owns a short row, a team a longer one; one of more than 512 * kKept keys is read three times, as on a host, where a
 /// row stays in the cache.
 template <class Exec, class Scalar>
-struct SoftmaxRows {
+struct SoftmaxRows : RowsOfScores {
   using Real = Accum<Scalar>;
 
   HeadTensor<Scalar, Exec> scores;  // [B,H,Tq,Tk]  in: scores, out: probabilities
@@ -66,18 +73,14 @@ struct SoftmaxRows {
   void launch(const Exec& exec) const;
 
   using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
-  struct Reread {};
   KOKKOS_FUNCTION void operator()(Reread, const Member& team) const;
-  /// Work tag: packets of kWidth elements.
-  template <bool kPerThread, int kWidth>
-  struct Kept {};
   template <bool kPerThread, int kWidth>
   KOKKOS_FUNCTION void operator()(Kept<kPerThread, kWidth>, const Member& team) const;
 };
 
 /// d_S = P (d_P - rowsum(P d_P)) in place over d_P, in the same way. Where a query does not see a key, d_P is not read.
 template <class Exec, class Scalar>
-struct SoftmaxRowsBackward {
+struct SoftmaxRowsBackward : RowsOfScores {
   using Real = Accum<Scalar>;
 
   HeadTensor<const Scalar, Exec> probabilities;  // [B,H,Tq,Tk]  in
@@ -89,10 +92,7 @@ struct SoftmaxRowsBackward {
   void launch(const Exec& exec) const;
 
   using Member = typename Kokkos::TeamPolicy<Exec>::member_type;
-  struct Reread {};
   KOKKOS_FUNCTION void operator()(Reread, const Member& team) const;
-  template <bool kPerThread, int kWidth>
-  struct Kept {};
   template <bool kPerThread, int kWidth>
   KOKKOS_FUNCTION void operator()(Kept<kPerThread, kWidth>, const Member& team) const;
 };

@@ -2,6 +2,7 @@
 /// every build, since a plan for such a GPU asks for them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -234,34 +235,34 @@ constexpr bool fits(const Target& target, int bytes) {
 
 /// Whether the kernels take heads of width D.
 constexpr bool supports_forward(int D) { return D >= 8 && D <= 256 && D % 8 == 0; }
-constexpr bool supports_backward(const Target& target, int D) {
-  if (!supports_forward(D)) return false;
+
+/// And whether a team gets bytes.operator()<kWidth>() of scratch, for the width of at least kLeast that holds D.
+template <int kLeast, class Bytes>
+constexpr bool supports(const Target& target, int D, const Bytes& bytes) {
   bool has_room = false;
-  for_width<kMinBackward>(D, [&]<int kWidth>() {
-    has_room = fits(target, keys_scratch_bytes<kWidth, typename KeysCuts<kWidth>::Best>()) ||
-               fits(target, keys_scratch_bytes<kWidth, typename KeysCuts<kWidth>::Lean>());
-  });
+  if (supports_forward(D))
+    for_width<kLeast>(D, [&]<int kWidth>() { has_room = fits(target, bytes.template operator()<kWidth>()); });
   return has_room;
+}
+constexpr bool supports_backward(const Target& target, int D) {
+  return supports<kMinBackward>(target, D, []<int kWidth>() {
+    return std::min(keys_scratch_bytes<kWidth, typename KeysCuts<kWidth>::Best>(),
+                    keys_scratch_bytes<kWidth, typename KeysCuts<kWidth>::Lean>());
+  });
 }
 
 /// Of float, for three TF32 products and for one.
 constexpr bool supports_float_forward(const Target& target, int D) {
-  if (!supports_forward(D)) return false;
-  bool has_room = false;
-  for_width<kMinForward>(D, [&]<int kWidth>() {
-    has_room = fits(target, float_forward_bytes<kWidth, typename FloatForwardCuts<1, kWidth>::Lean>()) &&
-               fits(target, float_forward_bytes<kWidth, typename FloatForwardCuts<3, kWidth>::Lean>());
+  return supports<kMinForward>(target, D, []<int kWidth>() {
+    return std::max(float_forward_bytes<kWidth, typename FloatForwardCuts<1, kWidth>::Lean>(),
+                    float_forward_bytes<kWidth, typename FloatForwardCuts<3, kWidth>::Lean>());
   });
-  return has_room;
 }
 constexpr bool supports_float_backward(const Target& target, int D) {
-  if (!supports_forward(D)) return false;
-  bool has_room = false;
-  for_width<kMinBackward>(D, [&]<int kWidth>() {
-    has_room = fits(target, float_backward_bytes<kWidth, typename FloatKeysCuts<1, kWidth>::Lean>()) &&
-               fits(target, float_backward_bytes<kWidth, typename FloatKeysCuts<3, kWidth>::Lean>());
+  return supports<kMinBackward>(target, D, []<int kWidth>() {
+    return std::max(float_backward_bytes<kWidth, typename FloatKeysCuts<1, kWidth>::Lean>(),
+                    float_backward_bytes<kWidth, typename FloatKeysCuts<3, kWidth>::Lean>());
   });
-  return has_room;
 }
 
 constexpr std::int64_t float_workspace_bytes(int B, int H, int Tq) { return BackwardRows::bytes(B, H, Tq, 0); }
