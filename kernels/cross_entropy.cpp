@@ -12,6 +12,7 @@
 #include "kernels/core/round_up.hpp"
 #include "kernels/cuda/portable.hpp"
 #include "kernels/cuda/scratch.hpp"
+#include "kernels/cuda/target.hpp"
 
 namespace tessera::kernels {
 namespace detail {
@@ -159,12 +160,12 @@ void CrossEntropy<Exec, Scalar>::launch(const Exec& exec) const {
   } else {
     constexpr int kWidth = kPacketWidth<Exec, Scalar>;
     const std::int64_t packets = ceil_div(V(), kWidth);
-    if (Held<kWidth>::suits(packets)) {
-      launch_held<kWidth>(exec, label, packets);
-    } else if (!launch_streamed<kWidth, 256>(exec, label, packets) &&
-               !launch_streamed<kWidth, 512>(exec, label, packets)) {
-      launch_streamed<kWidth, 1024>(exec, label, packets);
+    if (launch_held<Held<kWidth>>(exec, label, packets)) return;
+    if constexpr (kTargetOf<Exec>.is_portable && kWidth == 4) {
+      if (launch_held<Held<kWidth, 8>>(exec, label, packets)) return;
     }
+    if (!launch_streamed<kWidth, 256>(exec, label, packets) && !launch_streamed<kWidth, 512>(exec, label, packets))
+      launch_streamed<kWidth, 1024>(exec, label, packets);
   }
 }
 
@@ -228,22 +229,22 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Staged, const Member
 
 // --- on GPUs -------------------------------------------------------------------------------------------------------
 
-/// A row per team, the smallest that holds it.
+/// A row per team, the smallest that holds it. False if rows do not suit it.
 template <class Exec, class Scalar>
-template <int kWidth>
-void CrossEntropy<Exec, Scalar>::launch_held(const Exec& exec, const char* label, std::int64_t packets) const {
-  using How = Held<kWidth>;
+template <class How>
+bool CrossEntropy<Exec, Scalar>::launch_held(const Exec& exec, const char* label, std::int64_t packets) const {
+  if (!How::suits(packets)) return false;
   using Policy = Kokkos::TeamPolicy<Exec, How, Kokkos::LaunchBounds<How::kMaxLanes, 1024 / How::kMaxLanes>>;
   Kokkos::parallel_for(label,
                        team_policy<Policy>(exec, logits.extent_int(0), How::lanes(packets))
                            .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(2 * kJoinPad))),
                        *this);
+  return true;
 }
 
 template <class Exec, class Scalar>
-template <int kWidth>
-KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Held<kWidth>, const Member& team) const {
-  constexpr int kSlots = Held<kWidth>::kSlots;
+template <int kWidth, int kSlots>
+KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Held<kWidth, kSlots>, const Member& team) const {
   constexpr Real kNone = -static_cast<Real>(__builtin_inff());
   const int i = team.league_rank(), lane = lane_of(team), lanes = team.team_size() * kVectorLanes;
   const detail::CutRow<Scalar, kWidth> row(&logits(i, 0), V());
