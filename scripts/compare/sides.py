@@ -134,7 +134,8 @@ def machine(program, has_gpu=True):
                              text=True, capture_output=True).stdout.strip())
     version = subprocess.run([program, "--version"], text=True, capture_output=True).stdout.strip()
     print(version, flush=True)
-    return {"build": version, "git_hash": next(iter(re.findall(r"git (\w+)", version)), "")}
+    commits = [*re.findall(r"git (?!unknown)(\w+)", version), os.environ.get("TESSERA_COMMIT", "")]  # the second: of a build without git
+    return {"build": version, "git_hash": commits[0]}
 
 
 class Report:

@@ -65,7 +65,7 @@ def generated(name, kept):
 def publish(folder, root=ROOT):
     """Stores each section of the report in this folder that has a home, and writes its page's tables and picture."""
     report = Report(folder).read()
-    if report.info["git_hash"] in ("", "unknown"):
+    if not report.info["git_hash"]:
         raise Refusal(FILES, f"{folder}: the program that ran does not know its commit; build it in a checkout, or set TESSERA_COMMIT")
     for name, rows in report.data.items():
         if name not in HOMES:
