@@ -146,7 +146,7 @@ Machine require_machine(const config::Settings& settings, int started) {
 }  // namespace
 
 Machine machine_of(const config::PlanSettings& keys, int ranks) {
-  Machine machine;
+  Machine machine{.build = std::string(this_build().name)};
   if (const kernels::Gpu* gpu = gpu_of(keys.device)) {
     machine = {.build = fmt::format("a build for {}s", gpu->name),
                .target = kernels::gpu_target(gpu->capability),

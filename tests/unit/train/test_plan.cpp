@@ -10,6 +10,7 @@
 #include "config/rules.hpp"
 #include "errors.hpp"
 #include "kernels/clear_spans.hpp"
+#include "kernels/cuda/target.hpp"
 #include "kernels/update_blocks.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/device.hpp"
@@ -449,9 +450,9 @@ TEST(PlanDevice, here_is_what_this_build_computes_on) {
   deck.train.sample_tokens = 10;
   const std::string architecture = parallel::compiled_architecture();  // "sm_90a", or nothing
   Machine named;
-  named.target = !architecture.empty()               ? kernels::gpu_target(architecture.substr(3))
-                 : kernels::kIsHost<kernels::Device> ? kernels::kHostTarget
-                                                     : kernels::Target{.is_host = false, .is_portable = true};
+  named.target = kernels::kIsHost<kernels::Device> ? kernels::kHostTarget
+                 : kernels::kHere.is_portable      ? kernels::Target{.is_host = false, .is_portable = true}
+                                                   : kernels::gpu_target(architecture.substr(3));
   for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
     const Plan here = plan_training(deck, dtype, 2), there = plan_training(deck, dtype, 2, named);
     EXPECT_EQ(here.layout.table(), there.layout.table());
@@ -464,7 +465,7 @@ TEST(PlanDevice, here_is_what_this_build_computes_on) {
 }
 
 TEST(PlanText, of_cpus_is_that_of_a_build_for_them_but_for_the_name) {
-  if (this_build().cuda) GTEST_SKIP() << "this build is for GPUs";
+  if (!kernels::kIsHost<kernels::Device>) GTEST_SKIP() << "this build is for GPUs";
   config::Settings deck = test::small_deck();
   const std::string here = plan_text(deck, 2);
   deck.plan.device = config::PlanDevice::cpu;
