@@ -43,6 +43,8 @@ constexpr Word kAttention[] = {word("auto", AttentionKernel::automatic),
                                word("wgmma", AttentionKernel::wgmma)};
 constexpr Word kCollectives[] = {word("auto", Collectives::automatic), word("mpi", Collectives::mpi),
                                  word("nccl", Collectives::nccl)};
+constexpr Word kOnBadStep[] = {word("stop", OnBadStep::stop), word("skip", OnBadStep::skip),
+                               word("rewind", OnBadStep::rewind)};
 constexpr Word kBackground[] = {word("auto", Background::automatic), word("on", Background::on),
                                 word("off", Background::off)};
 constexpr Word kTransfers[] = {word("auto", Transfers::automatic), word("ring", Transfers::ring),
@@ -163,6 +165,19 @@ std::vector<Key> make_table() {
       {"train.recompute", at<&S::train, &Train::recompute>(), words(kRecompute), "-",
        "What activation checkpointing recomputes. all_but_attention: keeps attention's output and log-sum-exp, which "
        "saves much time on long sequences for little memory. Used with train.checkpoint_activations only."},
+      {"train.on_bad_step", at<&S::train, &Train::on_bad_step>(), words(kOnBadStep), "-",
+       "What follows a step whose loss or gradient norm is not finite, or spikes (train.spike_deviations). Such a step "
+       "never changes weights. stop: exit code 5; skip: the next batch; rewind: back to the last checkpoint, or the "
+       "start, and on without that batch. An overflow in fp16 is no bad step while a smaller loss scale may help."},
+      {"train.bad_steps_limit", at<&S::train, &Train::bad_steps_limit>(), between(1, kMaxSteps), "steps",
+       "How many bad steps a run may have; one more ends it with exit code 5. Used with train.on_bad_step = skip or "
+       "rewind only."},
+      {"train.spike_deviations", at<&S::train, &Train::spike_deviations>(), between(0, 1e6), "-",
+       "A gradient norm above the mean of the last ones by more than this many standard deviations makes a step bad. "
+       "0: none does."},
+      {"train.spike_window", at<&S::train, &Train::spike_window>(), between(2, 1024), "steps",
+       "How many good steps' gradient norms train.spike_deviations looks back on; until there are as many, none is a "
+       "spike."},
       {"train.sample_tokens", at<&S::train, &Train::sample_tokens>(), between(0, kMaxTokens), "tokens",
        "Number of tokens to generate and print after the last step, from generate.prompt. A signal or the time limit "
        "cuts it short. 0: none."},

@@ -128,6 +128,15 @@ void check_attention(const Settings& settings, Rules& rules) {
   }
 }
 
+void check_bad_steps(const Train& train, Rules& rules) {
+  rules.require(train.on_bad_step != OnBadStep::stop || train.bad_steps_limit == Train{}.bad_steps_limit,
+                {"train.bad_steps_limit", "train.on_bad_step"}, "would be ignored: the first bad step stops the run",
+                "train.on_bad_step = \"skip\" or \"rewind\" beside it");
+  rules.require(train.spike_deviations > 0 || train.spike_window == Train{}.spike_window,
+                {"train.spike_window", "train.spike_deviations"}, "would be ignored: no step is called a spike",
+                "train.spike_deviations above 0 beside it");
+}
+
 void check_recomputation(const Settings& settings, Rules& rules) {
   const bool keeps_attention = settings.train.recompute == Recompute::all_but_attention;
   rules.require(!keeps_attention || settings.train.checkpoint_activations > 0,
@@ -245,6 +254,7 @@ void check_rules(const Settings& settings, const Sources& sources, std::string_v
   check_precision(settings.precision, rules);
   check_attention(settings, rules);
   check_recomputation(settings, rules);
+  check_bad_steps(settings.train, rules);
   check_sharding(settings, rules);
   check_plan(settings.plan, rules);
   if (extension().check != nullptr) extension().check(settings, rules);

@@ -21,8 +21,9 @@ enum class OptimizerKind { adamw, lion };
 enum class MasterPrecision { fp32, none };        // dtype of the weights that the optimizer updates
 enum class MomentPrecision { fp32, bf16 };        // dtype of the optimizer's moments
 enum class Recompute { all, all_but_attention };  // what checkpointing does again
-enum class GradientPrecision { fp32, bf16 };      // dtype in which gradients are stored
-enum class ReducePrecision { fp32, bf16 };        // dtype in which gradients cross the network
+enum class OnBadStep { stop, skip, rewind };
+enum class GradientPrecision { fp32, bf16 };  // dtype in which gradients are stored
+enum class ReducePrecision { fp32, bf16 };    // dtype in which gradients cross the network
 /// flash1 is the plain kernel, flash2 the usual portable one; numbers are steps of the ladder. standard multiplies
 /// by the library, standard/0 by plain team kernels.
 enum class AttentionKernel {
@@ -101,7 +102,11 @@ struct Train {
   bool fused = true;
   std::int64_t checkpoint_activations = 0;  // 0 none; n: keep one residual per n blocks and recompute the rest
   Recompute recompute = Recompute::all;
-  std::int64_t sample_tokens = 0;  // tokens of text generated and printed after the last step
+  OnBadStep on_bad_step = OnBadStep::stop;
+  std::int64_t bad_steps_limit = 10;  // of a run, from step 0 on
+  double spike_deviations = 0;        // of the gradient norm above its mean that make a step bad; 0: none do
+  std::int64_t spike_window = 128;    // good steps that mean and deviation are of
+  std::int64_t sample_tokens = 0;     // tokens of text generated and printed after the last step
 };
 
 struct Optimizer {

@@ -66,6 +66,23 @@ Sampler::Sampler(const Corpus& corpus, std::int64_t context_length, double valid
   offsets_ = train_tokens_ - windows_ * T;  // 0 .. offsets_-1; the target after the last window fits
 }
 
+void Sampler::leave_out(std::int64_t first, std::int64_t end) {
+  std::erase_if(left_out_, [&](const Range& range) { return range.first >= first && range.end <= end; });
+  const auto next =
+      std::find_if(left_out_.begin(), left_out_.end(), [&](const Range& range) { return range.first > first; });
+  left_out_.insert(next, {first, end});
+}
+
+std::int64_t Sampler::after(std::int64_t first, std::int64_t n) const {
+  for (const Range& range : left_out_) {
+    if (range.end <= first) continue;
+    if (range.first > first + n) break;
+    n -= std::max<std::int64_t>(range.first - first, 0);
+    first = range.end;
+  }
+  return first + n;
+}
+
 std::int64_t Sampler::window_start(std::int64_t g) const {
   const std::int64_t epoch = epoch_of(g);
   const Permutation order(windows_, order_key(seed_, epoch));

@@ -1,5 +1,6 @@
 /// Maps a global sample index to tokens: a pure function of the index, so that batches depend neither on ranks and
-/// micro-batches nor on how often a run was interrupted. Step s of batch size B reads samples s*B .. s*B+B-1.
+/// micro-batches nor on how often a run was interrupted. Step s of batch size B reads samples s*B .. s*B+B-1, unless
+/// a run leaves out some (train.on_bad_step).
 ///
 /// Split   the first (1 - validation_fraction) of the corpus is for training, the rest for validation; no window spans
 ///         both.
@@ -12,6 +13,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "data/corpus.hpp"
 
@@ -39,6 +41,15 @@ class Sampler {
   std::int64_t train_tokens() const { return train_tokens_; }
   std::int64_t validation_windows() const { return validation_windows_; }
 
+  /// Leaves out training samples first .. end - 1, whose ends are not left out yet.
+  void leave_out(std::int64_t first, std::int64_t end);
+  struct Range {
+    std::int64_t first, end;
+  };
+  const std::vector<Range>& left_out() const { return left_out_; }  // ascending
+  /// Sample number n, counted from 0, of those not left out from `first` on.
+  std::int64_t after(std::int64_t first, std::int64_t n) const;
+
   std::int64_t window_start(std::int64_t g) const;                          // first token of training sample g
   std::int64_t validation_start(std::int64_t i) const;                      // first token of validation window i
   void fill(std::int64_t g, std::span<std::int32_t> row) const;             // [T+1]
@@ -49,6 +60,7 @@ class Sampler {
   std::int64_t context_length_;  // T
   std::uint64_t seed_;
   std::int64_t train_tokens_, windows_, offsets_, validation_windows_;
+  std::vector<Range> left_out_;
 };
 
 }  // namespace tessera::data

@@ -77,6 +77,9 @@ struct CheckpointState {
   double loss_scale = 1.0;
   std::int64_t good_steps = 0;       // since the loss scale last changed
   std::int64_t optimizer_steps = 0;  // updates that were not skipped
+  std::int64_t bad_steps = 0;        // so far
+  std::string left_out = {};         // samples of bad steps: "first end first end ..."
+  std::string norms = {};            // gradient norms that spikes are measured by, oldest first
   std::int64_t ranks = 1;            // that wrote it; filled in by write_checkpoint
   std::string shard = {};            // what they sharded: "none", "optimizer", ...; "" if not recorded
   std::string deck;                  // resolved, TOML

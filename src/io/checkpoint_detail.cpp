@@ -139,6 +139,9 @@ void for_each_attribute(State& s, const Visit& visit) {
   visit("loss_scale", s.loss_scale, false);
   visit("good_steps", s.good_steps, false);
   visit("optimizer_steps", s.optimizer_steps, false);
+  visit("bad_steps", s.bad_steps, true);
+  visit("left_out", s.left_out, true);
+  visit("norms", s.norms, true);
   visit("ranks", s.ranks, false);
   visit("shard", s.shard, true);
   visit("deck", s.deck, false);

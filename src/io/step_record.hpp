@@ -25,6 +25,8 @@ struct StepRecord {
   double peak_bytes = kNotMeasured;         // rank 0's arena
   double loss_scale = kNotMeasured;         // fp16 only
   double wall_time_s = kNotMeasured;        // when it had ended, since 1970
+  double first_sample = kNotMeasured;       // of its batch
+  double bad = kNotMeasured;                // optim::BadStep
 };
 
 }  // namespace tessera::io

@@ -43,6 +43,11 @@ const Column<StepRecord> kStepColumns[] = {
     {"peak_bytes", {"byte", "rank 0's arena, which all tensors of a step share"}, &StepRecord::peak_bytes, true},
     {"loss_scale", {"1", "factor on the loss (fp16 only)"}, &StepRecord::loss_scale, true},
     {"wall_time", {kWallClock, "when the step had ended, UTC"}, &StepRecord::wall_time_s, true},
+    {"first_sample", {"1", "number of the first sample of its batch"}, &StepRecord::first_sample, true},
+    {"bad",
+     {"1", "1: loss or gradients not finite, 2: a spike of the norm; no weights changed"},
+     &StepRecord::bad,
+     true},
 };
 const Column<KernelRow> kKernelColumns[] = {
     {"calls", {"1", "launches during the profiled steps"}, &KernelRow::calls},
@@ -153,6 +158,14 @@ void Trace::add(const StepRecord& record) {
   steps_.push_back(record);
   step_attempts_.push_back(attempt_);
   log_.set_step(record.step + 1);
+  has_unwritten_ = true;
+}
+
+void Trace::cut(std::int64_t step) {
+  std::erase_if(steps_, [&](const StepRecord& row) { return row.step > step; });
+  step_attempts_.resize(steps_.size());
+  rank_steps_.resize(steps_.size());
+  log_.set_step(step + 1);
   has_unwritten_ = true;
 }
 
@@ -285,10 +298,9 @@ void Trace::load(std::int64_t resumed_step) {
   step_attempts_.assign(step.size(), 0);
   if (steps.has("attempt")) step_attempts_ = steps.dataset("attempt").values<std::int32_t>();
   if (step_attempts_.size() != step.size()) throw std::out_of_range("attempt");
-  std::erase_if(steps_, [&](const StepRecord& row) { return row.step > resumed_step; });
-  step_attempts_.resize(steps_.size());
   rank_steps_.load(steps, step.size());
-  rank_steps_.resize(steps_.size());
+  cut(resumed_step);
+  has_unwritten_ = false;
   attempts_ = load_attempts(file, attempt_);
 
   const auto kernels = file.group("kernels");

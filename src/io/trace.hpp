@@ -89,6 +89,7 @@ class Trace {
   const std::string& run_id() const { return info_.run_id; }
 
   void add(const StepRecord&);
+  void cut(std::int64_t step);  // drops the rows of later steps; all ranks' rows must have been added
   RankSteps& rank_steps() { return rank_steps_; }  // of the steps added; may follow later
   void set_taken(double bytes) { info_.taken_bytes = bytes; }
   void set_kernels(std::vector<KernelRow>);                                      // replaces /kernels

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <iterator>
+#include <sstream>
 #include <string_view>
 
 #include "build_info.hpp"
@@ -185,7 +187,19 @@ void require_same_training(const io::CheckpointState& state, const config::Setti
                   settings.job.directory, state.step, settings.train.steps, fmt::join(changes, ", ")));
 }
 
-void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer, const Note& note) {
+namespace {
+
+/// The numbers in `text`, apart by spaces.
+template <class Number>
+std::vector<Number> numbers_in(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<Number>(words), {}};
+}
+
+}  // namespace
+
+void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer,
+                        data::Sampler& sampler, const Note& note) {
   const io::CheckpointReader& checkpoint = *beginning.checkpoint;
   const io::CheckpointState& state = checkpoint.state();
   parallel::World& world = context.world;
@@ -208,7 +222,10 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
       scalars.good_steps = state.good_steps;
       scalars.loss_scale = state.loss_scale;
     }
+    scalars.norms = numbers_in<double>(state.norms);
     trainer.set_scalars(scalars);
+    const auto left_out = numbers_in<std::int64_t>(state.left_out);
+    for (std::size_t i = 0; i + 1 < left_out.size(); i += 2) sampler.leave_out(left_out[i], left_out[i + 1]);
   });
   require_same_weights(world, trainer);
   if (beginning.algorithms.empty()) return;
@@ -219,7 +236,7 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
 }
 
 io::Background::Work checkpoint_of(const Context& context, train::Trainer& trainer, const data::Corpus& corpus,
-                                   std::int64_t step, std::int64_t sample, const std::string& run_id) {
+                                   const data::Sampler& sampler, const Progress& progress, const std::string& run_id) {
   parallel::World& world = context.world;
   const config::Settings& settings = context.settings();
   train::StateScalars scalars;
@@ -230,12 +247,17 @@ io::Background::Work checkpoint_of(const Context& context, train::Trainer& train
     saved = trainer.saved_state(true);
     gemm = text_of(GemmRecord{kernels::gemm_library(), kernels::gemm_algorithms()});
   });
-  const io::CheckpointState state{.step = step,
-                                  .sample_index = sample,
+  std::vector<std::int64_t> left_out;
+  for (const auto& [first, end] : sampler.left_out()) left_out.insert(left_out.end(), {first, end});
+  const io::CheckpointState state{.step = progress.step,
+                                  .sample_index = progress.sample,
                                   .seed = settings.job.seed,
                                   .loss_scale = scalars.loss_scale,
                                   .good_steps = scalars.good_steps,
                                   .optimizer_steps = scalars.optimizer_steps,
+                                  .bad_steps = progress.bad_steps,
+                                  .left_out = fmt::format("{}", fmt::join(left_out, " ")),
+                                  .norms = fmt::format("{}", fmt::join(scalars.norms, " ")),
                                   .shard = std::string(train::name_of(settings.parallel.shard)),
                                   .deck = context.deck.resolved,
                                   .tokenisation = corpus.tokenisation(),

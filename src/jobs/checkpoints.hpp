@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/corpus.hpp"
+#include "data/sampler.hpp"
 #include "io/background.hpp"
 #include "io/checkpoint.hpp"
 #include "jobs/directory.hpp"
@@ -39,18 +40,24 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
 void require_same_training(const io::CheckpointState& state, const config::Settings& settings,
                            const data::Corpus& corpus);
 
-/// Restores weights, moments, scalars and GEMM algorithms.
+/// Restores weights, moments, scalars and GEMM algorithms, and leaves out the samples that the run left out.
 /// Throws Failure(Exit::files) if the checkpoint does not fit the model, or ranks read different weights.
-void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer, const Note& note);
+void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer,
+                        data::Sampler& sampler, const Note& note);
 
 /// The ranks of `world`, exchanging on the main thread.
 io::Peers peers_of(parallel::World& world);
 
-/// What writes a checkpoint of the run after `step` steps; its next sample is `sample`. All started steps must be
-/// collected. `run_id`: from rank 0's run.h5. With checkpoint.background it may run on any thread, whatever steps
-/// follow.
+/// What a training run has reached.
+struct Progress {
+  std::int64_t step = 0, sample = 0;  // optimizer steps done; next global sample
+  std::int64_t bad_steps = 0;
+};
+
+/// What writes a checkpoint of the run. All started steps must be collected. `run_id`: from rank 0's run.h5. With
+/// checkpoint.background it may run on any thread, whatever steps follow.
 io::Background::Work checkpoint_of(const Context& context, train::Trainer& trainer, const data::Corpus& corpus,
-                                   std::int64_t step, std::int64_t sample, const std::string& run_id);
+                                   const data::Sampler& sampler, const Progress& progress, const std::string& run_id);
 
 /// What --verify-checkpoint prints, after reading every byte of a checkpoint, or of the newest in a run's directory.
 /// Local. Throws Failure(Exit::files), naming the file, if it is damaged or incomplete.

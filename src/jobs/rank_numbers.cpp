@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "io/attempts.hpp"  // wall_clock_s
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/tensor.hpp"
@@ -84,6 +85,26 @@ void MemorySample::refresh() {
   if constexpr (!kernels::kIsHost<kernels::Device>) {
     device_free_ = static_cast<float>(kernels::device_info<kernels::Device>().free_bytes);
   }
+}
+
+io::StepRecord step_record(std::int64_t step, const train::StepNumbers& numbers, double loss,
+                           const config::Settings& settings, bool is_profiled) {
+  io::StepRecord record{.step = step,
+                        .loss = loss,
+                        .grad_norm = numbers.grad_norm,
+                        .learning_rate = numbers.learning_rate,
+                        .wall_time_s = io::wall_clock_s(),
+                        .bad = static_cast<double>(numbers.bad)};
+  if (settings.precision.compute == config::Precision::fp16) record.loss_scale = numbers.loss_scale;
+  if (is_profiled) return record;
+  record.step_time_s = numbers.step_s;
+  record.forward_s = numbers.forward_s;
+  record.backward_s = numbers.backward_s;
+  record.exposed_comm_s = numbers.exposed_comm_s;
+  record.optimizer_s = numbers.optimizer_s;
+  const std::int64_t tokens = settings.train.batch_size * settings.model.context_length;
+  record.tokens_per_second = static_cast<double>(tokens) / numbers.step_s;
+  return record;
 }
 
 io::RankRecord rank_record(const train::StepNumbers& numbers, bool is_profiled, const MemorySample& memory) {

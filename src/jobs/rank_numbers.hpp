@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "io/rank_steps.hpp"
+#include "io/step_record.hpp"
 #include "parallel/world.hpp"
 #include "train/trainer.hpp"
 
@@ -21,7 +22,12 @@ class MemorySample {
   float device_free_ = io::kNoNumber, resident_ = io::kNoNumber;
 };
 
-/// Without times if the step was profiled: its kernels were timed one by one.
+/// Row `step` of /steps, as far as it follows from `numbers` and the mean loss of all ranks. Without times if the step
+/// was profiled: its kernels were timed one by one.
+io::StepRecord step_record(std::int64_t step, const train::StepNumbers& numbers, double loss,
+                           const config::Settings& settings, bool is_profiled);
+
+/// The same for this rank.
 io::RankRecord rank_record(const train::StepNumbers& numbers, bool is_profiled, const MemorySample& memory);
 
 /// Brings the records of all ranks, as many on each, to `steps` on rank 0; null on the others. Up to `most_ranks` ranks

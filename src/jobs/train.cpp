@@ -36,6 +36,7 @@
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "memory/arena.hpp"
+#include "optim/step_state.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "train/trainer.hpp"
 
@@ -168,11 +169,17 @@ class TrainingRun {
   void make_trainer(const Beginning& beginning) {
     world_.agree([&] { trainer_ = std::make_unique<train::Trainer>(*plan_, settings_, world_); });
     world_.agree([&] { trainer_->connect(); });
+    world_.agree([&] { first_scalars_ = trainer_->scalars(); });
     if (!beginning.checkpoint) return world_.agree([&] { trainer_->initialize(settings_.job.seed); });
-    restore_checkpoint(beginning, context_, *trainer_, take_note_);
-    step_ = beginning.checkpoint->state().step;
-    sample_ = beginning.checkpoint->state().sample_index;
+    restore(beginning);
+    bad_steps_ = beginning.checkpoint->state().bad_steps;
     if (*context_.resume == "auto") last_checkpoint_ = step_;
+  }
+
+  void restore(const Beginning& beginning) {
+    restore_checkpoint(beginning, context_, *trainer_, *sampler_, take_note_);
+    step_ = beginning.checkpoint->state().step;
+    sample_ = sampler_->after(beginning.checkpoint->state().sample_index, 0);
   }
 
   void open_trace(const Beginning& beginning, bool continues) {
@@ -190,19 +197,15 @@ class TrainingRun {
       trace_.open(std::make_unique<io::Trace>(fs::path(settings_.job.directory) / "run.h5", std::move(info),
                                               settings_.trace.flush_s,
                                               continues || beginning.checkpoint ? std::optional(step_) : std::nullopt));
-      if (continues && beginning.checkpoint) rewind_to(beginning.checkpoint->folder());
+      if (continues && beginning.checkpoint) {  // after this, --resume auto finds this checkpoint or a successor
+        if (const auto abandoned = io::rewind_to(settings_.job.directory, beginning.checkpoint->folder()))
+          note(
+              fmt::format("resume     later checkpoints and a copy of run.h5 moved to {}: delete it, or continue from "
+                          "one of them in another job.directory\n",
+                          abandoned->string()));
+      }
       trace_->flush();  // on disk: rows after the resumed step are gone
     });
-  }
-
-  /// After this, --resume auto finds this checkpoint or a successor. Call on rank 0.
-  void rewind_to(const fs::path& checkpoint) {
-    if (const auto abandoned = io::rewind_to(settings_.job.directory, checkpoint)) {
-      note(
-          fmt::format("resume     later checkpoints and a copy of run.h5 moved to {}: delete it, or continue from "
-                      "one of them in another job.directory\n",
-                      abandoned->string()));
-    }
   }
 
   // --- the loop ------------------------------------------------------------------------------------------------------
@@ -210,7 +213,6 @@ class TrainingRun {
   Exit loop() {
     console_.begin(step_, settings_.train.steps);
     tell("running");
-    loss_scale_ = trainer_->scalars().loss_scale;
     start_s_ = events::now_s();
     first_step_ = step_;
     while (step_ < settings_.train.steps) {
@@ -274,7 +276,8 @@ class TrainingRun {
     if (is_profiled) timer_.start();
     {
       const auto watch = world_.watch(fmt::format("step {}", step));
-      trainer_->start(sample_ + trainer_->started() * settings_.train.batch_size, *sampler_, is_profiled);
+      trainer_->start(sampler_->after(sample_, trainer_->started() * settings_.train.batch_size), *sampler_,
+                      is_profiled);
     }
     const bool waits = kernels::kIsHost<kernels::Device> || is_recorded || validates_after(step) || saves_after(step) ||
                        step == settings_.train.steps;
@@ -309,12 +312,26 @@ class TrainingRun {
     trace_.record_events(false);
     steps_s_ += numbers.step_s;
     ++step_;
-    sample_ += settings_.train.batch_size;
+    const std::int64_t first = sample_, end = sampler_->after(first, settings_.train.batch_size - 1) + 1;
 
-    io::StepRecord record = record_of(step, numbers, loss, is_profiled);
+    io::StepRecord record = step_record(step, numbers, loss, settings_, is_profiled);
+    record.tokens =
+        static_cast<double>(first + settings_.train.batch_size) * static_cast<double>(settings_.model.context_length);
+    record.mfu = mfu_.of(train::step_flop(*plan_), record.step_time_s);
+    record.peak_bytes = static_cast<double>(plan_->layout.arena_bytes());
+    record.first_sample = static_cast<double>(first);
     times_.push_back(record.step_time_s);
     if (times_.size() == kWarmupSteps && trace_) trace_->set_taken(taken_bytes(world_));
-    require_numbers(record, numbers, is_profiled);
+    if (numbers.bad != optim::BadStep::no || !std::isfinite(loss)) {
+      ++bad_steps_;
+      require_may_go_on(record, numbers, is_profiled);
+      sampler_->leave_out(first, end);
+      note(fmt::format("bad step   {}: loss {}, gradient norm {}; samples {}..{} are left out ({} of at most {})\n",
+                       step, without_sign_of_nan(loss), without_sign_of_nan(numbers.grad_norm), first, end - 1,
+                       bad_steps_, settings_.train.bad_steps_limit));
+      if (settings_.train.on_bad_step == config::OnBadStep::rewind) return go_back();
+    }
+    sample_ = sampler_->after(end, 0);
     if (validates_after(step)) {
       timed(validation_s_, [&] { record.validation_loss = validation_loss_ = validation_loss(); });
       validated_step_ = step;
@@ -323,30 +340,6 @@ class TrainingRun {
     if (status_.is_due()) tell("running");
     trace_.add(record, numbers, is_profiled);
     if (saves_after(step)) save();
-  }
-
-  io::StepRecord record_of(std::int64_t step, const train::StepNumbers& numbers, double loss, bool is_profiled) const {
-    io::StepRecord record{.step = step,
-                          .loss = loss,
-                          .grad_norm = numbers.grad_norm,
-                          .learning_rate = numbers.learning_rate,
-                          .tokens = static_cast<double>(sample_) * static_cast<double>(settings_.model.context_length),
-                          .step_time_s = numbers.step_s,
-                          .forward_s = numbers.forward_s,
-                          .backward_s = numbers.backward_s,
-                          .exposed_comm_s = numbers.exposed_comm_s,
-                          .optimizer_s = numbers.optimizer_s,
-                          .tokens_per_second = tokens_per_step() / numbers.step_s,
-                          .mfu = mfu_.of(train::step_flop(*plan_), numbers.step_s),
-                          .peak_bytes = static_cast<double>(plan_->layout.arena_bytes()),
-                          .wall_time_s = io::wall_clock_s()};
-    if (settings_.precision.compute == config::Precision::fp16) record.loss_scale = numbers.loss_scale;
-    if (is_profiled) {  // excluded from averages: its kernels were timed one by one
-      record.step_time_s = record.forward_s = record.backward_s = record.exposed_comm_s = record.optimizer_s =
-          kNotMeasured;
-      record.tokens_per_second = record.mfu = kNotMeasured;
-    }
-    return record;
   }
 
   std::pair<train::StepNumbers, double> watched_collect(std::int64_t step) {
@@ -366,22 +359,46 @@ class TrainingRun {
     return all[0] / all[1];
   }
 
-  /// An overflow in fp16 is no fault while a smaller loss scale may help.
-  void require_numbers(const io::StepRecord& record, const train::StepNumbers& numbers, bool is_profiled) {
-    const bool can_rescale = settings_.precision.compute == config::Precision::fp16 && loss_scale_ > 1;
-    loss_scale_ = numbers.loss_scale;
-    if (std::isfinite(record.loss) && (!numbers.was_skipped || can_rescale)) return;
+  /// After a bad step.
+  void require_may_go_on(const io::StepRecord& record, const train::StepNumbers& numbers, bool is_profiled) {
+    const bool stops = settings_.train.on_bad_step == config::OnBadStep::stop;
+    if (!stops && bad_steps_ <= settings_.train.bad_steps_limit) return;
     console_.end();
     trace_.add(record, numbers, is_profiled);
     trace_.flush();
     world_.fail(
         Failure(Exit::numbers,
-                fmt::format("step {}: loss {} and gradient norm {} are unusable, and no checkpoint contains their "
+                fmt::format("step {}: loss {} and gradient norm {} are {}, and no checkpoint contains their "
                             "results{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
                             step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
+                            !stops                                 ? "one bad step more than train.bad_steps_limit"
+                            : numbers.bad == optim::BadStep::spike ? "a spike"
+                                                                   : "unusable",
                             last_checkpoint_ < 0         ? ""
                             : std::isfinite(record.loss) ? "; continue from the newest (--resume auto)"
                                                          : "; continue from one before it diverged (--resume PATH)")));
+  }
+
+  /// After a bad step: to the last checkpoint, or the start. What was started since is forgotten.
+  void go_back() {
+    const auto watch = world_.watch("the way back to a checkpoint", parallel::kPatience);
+    while (trainer_->started() > 0) trainer_->collect();
+    saving_.finish();
+    trace_.flush();
+    if (last_checkpoint_ < 0) {
+      world_.agree([&] { trainer_->initialize(settings_.job.seed); });
+      world_.agree([&] { trainer_->set_scalars(first_scalars_); });
+      step_ = 0;
+      sample_ = sampler_->after(0, 0);
+    } else {
+      std::string folder;
+      world_.agree_on_root([&] { folder = io::newest_checkpoint(settings_.job.directory).value_or("").string(); });
+      Beginning beginning;
+      beginning.checkpoint.emplace(io::open_checkpoint(world_.broadcast(folder), peers_of(world_), "--resume "));
+      restore(beginning);
+    }
+    if (trace_) trace_->cut(step_);
+    note(fmt::format("           back to step {}\n", step_));
   }
 
   /// Call before freeing memory that other ranks may have mapped. They may have to wait for rank 0's files.
@@ -396,7 +413,7 @@ class TrainingRun {
   void save() {
     saving_.save([&] { trace_.flush(); },
                  [&] {
-                   return checkpoint_of(context_, *trainer_, *corpus_, step_, sample_,
+                   return checkpoint_of(context_, *trainer_, *corpus_, *sampler_, {step_, sample_, bad_steps_},
                                         trace_ ? trace_->run_id() : std::string());
                  },
                  plan_->arrays.copy != memory::kAbsent);
@@ -466,8 +483,9 @@ class TrainingRun {
   std::unique_ptr<train::Trainer> trainer_;
   RunFile trace_;
   kernels::KernelTimer timer_;
-  double loss_scale_ = 1;               // after the last step
   std::int64_t step_ = 0, sample_ = 0;  // optimizer steps done; next global sample
+  std::int64_t bad_steps_ = 0;          // of the run
+  train::StateScalars first_scalars_;   // of step 0
   std::int64_t last_checkpoint_ = -1;   // step of the newest one of this run
   bool has_recorded_memory_ = false;
   double validation_loss_ = kNotMeasured;  // the last one

@@ -28,9 +28,15 @@ KOKKOS_FUNCTION void PrepareUpdate<Exec>::operator()(int) const {
   s.grad_norm = kernels::sqrt(s.norm_squared) / scale;
   const bool is_finite = precedes_norm || s.norm_squared - s.norm_squared == 0;
 
-  s.update.skip = is_finite ? 0 : 1;
-  if (is_finite) {
+  const bool is_rescaled = !is_finite && scales_dynamically && scale > 1;  // an overflow, to be expected
+  s.bad = is_finite ? is_spike(s) ? BadStep::spike : BadStep::no : is_rescaled ? BadStep::no : BadStep::not_finite;
+  const bool is_good = is_finite && s.bad == BadStep::no;
+  s.update.skip = is_good ? 0 : 1;
+  if (is_good) {
     ++s.optimizer_steps;
+    if (spike_deviations > 0) norms(s.norms++ % norms.extent_int(0)) = s.grad_norm;
+  }
+  if (is_finite) {
     if (scales_dynamically && ++s.good_steps == kGrowthInterval) {
       s.good_steps = 0;
       s.loss_scale = scale < kMaxLossScale ? scale * 2 : scale;
@@ -50,6 +56,21 @@ KOKKOS_FUNCTION void PrepareUpdate<Exec>::operator()(int) const {
   ++s.step;
 }
 
+/// Sums run from the oldest norm on, so that a resumed run gets the same bits.
+template <class Exec>
+KOKKOS_FUNCTION bool PrepareUpdate<Exec>::is_spike(const StepState& s) const {
+  const int window = norms.extent_int(0);
+  if (spike_deviations == 0 || s.norms < window) return false;
+  double mean = 0, squares = 0;
+  for (int i = 0; i < window; ++i) mean += norms((s.norms + i) % window);
+  mean /= window;
+  for (int i = 0; i < window; ++i) {
+    const double difference = norms((s.norms + i) % window) - mean;
+    squares += difference * difference;
+  }
+  return s.grad_norm > mean + spike_deviations * kernels::sqrt(squares / window);
+}
+
 template <class Exec>
 void FinishUpdate<Exec>::launch(const Exec& exec) const {
   Kokkos::parallel_for("tessera::optim::finish_update", Kokkos::RangePolicy<Exec>(exec, 0, 1), *this);
@@ -61,6 +82,7 @@ KOKKOS_FUNCTION void FinishUpdate<Exec>::operator()(int) const {
   s.grad_norm = kernels::sqrt(s.norm_squared) / s.loss_scale;
   if (s.norm_squared - s.norm_squared == 0) return;
   s.update.skip = 1;
+  s.bad = BadStep::not_finite;
   --s.optimizer_steps;
 }
 

@@ -2,7 +2,8 @@
 ///
 /// One struct, updated by one-thread kernels, so that a step needs no round trip to the host:
 ///   BeginStep      clears the loss and sets what every gradient of the step is multiplied by
-///   PrepareUpdate  norm -> clip factor, overflow -> skip and a smaller loss scale, schedule -> learning rate
+///   PrepareUpdate  norm -> clip factor, overflow -> skip and a smaller loss scale, spike -> skip, schedule -> learning
+///                  rate
 ///   FinishUpdate   the part that PrepareUpdate omits if it precedes the norm
 ///
 /// Sources  clipping: Pascanu et al. 2013, arXiv:1211.5063; dynamic loss scaling: Micikevicius et al. 2018,
@@ -34,6 +35,9 @@ struct Schedule {
   }
 };
 
+/// Why a step changes no weights, where that is for the run to answer (train.on_bad_step).
+enum class BadStep : std::int64_t { no, not_finite, spike };
+
 struct StepState {
   double loss_sum;               // over this rank's tokens of the step, nats
   double norm_squared;           // of the summed, scaled gradients
@@ -42,6 +46,8 @@ struct StepState {
   std::int64_t good_steps;       // since the loss scale last changed
   std::int64_t optimizer_steps;  // updates that were not skipped
   std::int64_t step;             // completed steps, the schedule's index
+  BadStep bad;                   // the latest
+  std::int64_t norms;            // written so far to PrepareUpdate::norms
   kernels::UpdateScalars update;
 };
 
@@ -73,12 +79,18 @@ struct PrepareUpdate {
   bool scales_dynamically;     // fp16
   std::uint64_t seed;          // of stochastic rounding
   bool precedes_norm = false;  // no clipping, no fp16: nothing here needs the norm; FinishUpdate follows
+  // A norm above the mean of the last good ones by more than so many deviations is a spike; 0: none is.
+  double spike_deviations = 0;
+  kernels::Vector<double, Exec> norms = {};  // [window] the good ones, in a ring
 
   static constexpr double kMaxLossScale = 1 << 24;
   static constexpr std::int64_t kGrowthInterval = 2000;  // good steps before the loss scale doubles
 
   void launch(const Exec& exec) const;
   KOKKOS_FUNCTION void operator()(int) const;
+
+ private:
+  KOKKOS_FUNCTION bool is_spike(const StepState& s) const;
 };
 
 /// The norm, and whether it is finite: if not, later updates are skipped.

@@ -132,7 +132,7 @@ void declare_copy(const Basis& basis, ArrayTensors& arrays, memory::Layout& layo
                            memory::Space::host);
 }
 
-NumberTensors declare_numbers(Dtype weights, memory::Layout& layout) {
+NumberTensors declare_numbers(Dtype weights, const config::Train& train, memory::Layout& layout) {
   const Dtype real = weights == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const auto add = [&](const char* label, std::int64_t count, Dtype dtype) {
     return layout.add(label, {count}, dtype, Category::workspace, Lifetime::whole_run());
@@ -141,6 +141,7 @@ NumberTensors declare_numbers(Dtype weights, memory::Layout& layout) {
   t.state = add("step.state", sizeof(optim::StepState) / 8, Dtype::fp64);
   t.grad_scale = add("step.grad_scale", 1, real);
   t.validation_loss = add("step.validation_loss", 1, Dtype::fp64);
+  t.norms = train.spike_deviations > 0 ? add("step.norms", train.spike_window, Dtype::fp64) : kAbsent;
   return t;
 }
 

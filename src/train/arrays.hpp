@@ -58,8 +58,9 @@ struct NumberTensors {
   memory::TensorId state;            // optim::StepState, as fp64
   memory::TensorId grad_scale;       // one number
   memory::TensorId validation_loss;  // one number
+  memory::TensorId norms;            // [train.spike_window] fp64; kAbsent without train.spike_deviations
 };
-NumberTensors declare_numbers(Dtype weights, memory::Layout& layout);
+NumberTensors declare_numbers(Dtype weights, const config::Train& train, memory::Layout& layout);
 
 /// Spans to clear before backward adds to them: of the gradients or, if those are sharded, of each unit's place,
 /// padding included.

@@ -9,17 +9,20 @@ namespace tessera::train {
 using Part = Offload::Part;
 using Copies = Offload::Copies;
 
-bool updates_early(const Basis& basis, const config::Optimizer& optimizer) {
-  return basis.batch.ranks == 1 && optimizer.clip_norm == 0 && basis.options.dtype != Dtype::fp16;
+bool updates_early(const Basis& basis, const config::Settings& settings) {
+  const config::Train& train = settings.train;
+  const bool stops = train.on_bad_step == config::OnBadStep::stop && train.spike_deviations == 0;
+  return stops && basis.batch.ranks == 1 && settings.optimizer.clip_norm == 0 && basis.options.dtype != Dtype::fp16;
 }
 
 OptimizerStep::OptimizerStep(const Basis& basis, const config::Settings& settings, const memory::Arena<Exec>& arena,
                              Offload::UpdateChunk update_chunk)
     : settings_(settings),
       state_(optim::state_at(arena.data<double>(basis.numbers.state))),
+      norms_(array_of<double>(arena, basis.numbers.norms)),
       update_chunk_(std::move(update_chunk)),
       scales_loss_(basis.options.dtype == Dtype::fp16),
-      is_early_(!basis.arrays.staged.is_empty() && updates_early(basis, settings.optimizer)) {
+      is_early_(!basis.arrays.staged.is_empty() && updates_early(basis, settings)) {
   const StagedTensors& staged = basis.arrays.staged;
   if (staged.is_empty()) return;
   offload_.emplace(staged, basis.sharing.ownership, arena, staged.holds(basis.arrays.params), is_early_);
@@ -67,7 +70,9 @@ void OptimizerStep::prepare(const Exec& exec) const {
                              .clip_norm = o.clip_norm,
                              .scales_dynamically = scales_loss_,
                              .seed = settings_.job.seed,
-                             .precedes_norm = is_early_}
+                             .precedes_norm = is_early_,
+                             .spike_deviations = settings_.train.spike_deviations,
+                             .norms = norms_}
       .launch(exec);
 }
 

@@ -12,9 +12,9 @@
 /// Copies in both directions run on under backward, as far as device slots allow, until settle(); with train.graph
 /// they end with join().
 ///
-/// If a unit's update depends on its gradients alone (one rank, no clipping, no loss scale), the last half of the
-/// state is updated under the last backward pass. If the norm then proves not finite, that half has been updated
-/// nevertheless, and the step counts as skipped.
+/// If a unit's update depends on its gradients alone (one rank, no clipping, no loss scale, and a bad step stops the
+/// run), the last half of the state is updated under the last backward pass. If the norm then proves not finite, that
+/// half has been updated nevertheless, and the step counts as skipped.
 ///
 /// With graphs, each deferred update is captured at the start of the next step's graph, which reads from device memory
 /// whether one is due (UpdateScalars::skip).
@@ -33,7 +33,7 @@
 namespace tessera::train {
 
 /// Whether the last half of offloaded state is updated under backward.
-bool updates_early(const Basis& basis, const config::Optimizer& optimizer);
+bool updates_early(const Basis& basis, const config::Settings& settings);
 
 class OptimizerStep {
  public:
@@ -81,6 +81,7 @@ class OptimizerStep {
 
   const config::Settings& settings_;
   const optim::StateView<Exec> state_;
+  const kernels::Vector<double, Exec> norms_;  // of PrepareUpdate
   const Offload::UpdateChunk update_chunk_;
   const bool scales_loss_;
   const bool is_early_;  // Part::backward has chunks

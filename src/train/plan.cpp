@@ -112,7 +112,7 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   }
   plan.cleared = declare_cleared(plan.table, plan.sharing, layout);
   plan.update = declare_update(plan, collectives.receive > 0, layout);
-  plan.numbers = declare_numbers(dtype, layout);
+  plan.numbers = declare_numbers(dtype, settings.train, layout);
   for (int i = 0; i < Pipeline::kMaxStarted; ++i) {
     const std::int64_t sequences = std::int64_t{batch.micro_steps} * batch.micro_sequences;
     plan.slots.push_back(declare_host_tensors("step." + std::to_string(i), sequences, shape.T, true, layout));
@@ -300,8 +300,7 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
         "offload    {} of optimizer state{} on the host; each step streams it through the device and back, "
         "{}\n",
         memory::readable_bytes(bytes), weights > 0 ? " and weights" : "",
-        updates_early(plan, settings.optimizer) ? "half under backward, half under the next forward"
-                                                : "under the next forward");
+        updates_early(plan, settings) ? "half under backward, half under the next forward" : "under the next forward");
     text += fmt::format("           in {} of {} at most, of which {} are on the device at a time ({})\n",
                         counted(chunk_count(plan.sharing.ownership.owned_count()), "chunk"),
                         memory::readable_bytes(slots_bytes(plan) / plan.arrays.staged.slots), plan.arrays.staged.slots,

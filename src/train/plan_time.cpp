@@ -225,7 +225,7 @@ OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings
   if (bytes_per_s == 0) return time;
   const double update_s = real(offloaded_bytes(plan)) / bytes_per_s;
   const UploadedBytes uploaded = uploaded_bytes(plan);
-  const double early_s = updates_early(plan, settings.optimizer) ? update_s / 2 : 0;
+  const double early_s = updates_early(plan, settings) ? update_s / 2 : 0;
   // The update streams beside the first forward and the last backward pass; weights stream beside every pass.
   const auto micro_steps = static_cast<double>(plan.batch.micro_steps), between = 2 * micro_steps - 2;
   const double weights_s = uploaded.later / bytes_per_s / (between + 1);  // of each pass but the first

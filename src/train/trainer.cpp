@@ -21,6 +21,7 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
       arena_(plan.layout),
       scalars_(optim::state_at(arena_.data<double>(plan.numbers.state))),
       validation_loss_(arena_.data<double>(plan.numbers.validation_loss)),
+      norms_(array_of<double>(arena_, plan.numbers.norms)),
       step_(make_step(plan, settings, world.rank(), exec_, arena_)),
       optimizer_(step_->optimizer()),
       strategy_(make_exchange(plan, settings, world, exec_, arena_, optimizer_)),
@@ -55,10 +56,12 @@ void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, boo
   const int number = pipeline_.next_slot();
   const HostTensors& slot = plan_.slots[number];
   pipeline_.begin();
-  const std::int64_t sample = first_sample + plan_.batch.first_sample(world_.rank());
+  const std::int64_t before = plan_.batch.first_sample(world_.rank());  // samples of the ranks before
   const auto sequences = static_cast<int>(plan_.batch.sequences_of(world_.rank()));
   const double fetch_s = events::now_s();
-  tokens_in(arena_, slot).fill(sequences, [&](int i) { return sampler.fill(sample + i, row_), std::span(row_); });
+  tokens_in(arena_, slot).fill(sequences, [&](int i) {
+    return sampler.fill(sampler.after(first_sample, before + i), row_), std::span(row_);
+  });
   data_s_[number] = events::now_s() - fetch_s;
   pipeline_.start(launch_by_launch, [&](StepMarks& marks) { step_->enqueue(slot, marks, *strategy_, *hooks_); });
   optimizer_.note_step();
@@ -74,6 +77,7 @@ StepNumbers Trainer::collect() {
   n.learning_rate = s.update.learning_rate;
   n.loss_scale = s.loss_scale;
   n.was_skipped = s.update.skip != 0;
+  n.bad = s.bad;
   n.was_cold = ended.was_cold;
   n.step_s = ended.step_s;
   n.data_s = data_s_[ended.slot];
@@ -134,7 +138,14 @@ StateScalars Trainer::scalars() const {
   optim::StepState s;
   Kokkos::deep_copy(exec_, Kokkos::View<optim::StepState, Kokkos::HostSpace, kernels::Unmanaged>(&s), scalars_);
   exec_.fence();
-  return {s.step, s.optimizer_steps, s.good_steps, s.loss_scale};
+  StateScalars scalars{s.step, s.optimizer_steps, s.good_steps, s.loss_scale};
+  if (norms_.size() == 0) return scalars;
+  const std::vector<double> ring = on_host(norms_);
+  const auto window = static_cast<std::int64_t>(ring.size());
+  for (std::int64_t i = std::max<std::int64_t>(0, s.norms - window); i < s.norms; ++i) {
+    scalars.norms.push_back(ring[i % window]);
+  }
+  return scalars;
 }
 
 void Trainer::set_scalars(const StateScalars& scalars) {
@@ -145,6 +156,12 @@ void Trainer::set_scalars(const StateScalars& scalars) {
   s.optimizer_steps = scalars.optimizer_steps;
   s.good_steps = scalars.good_steps;
   s.loss_scale = scalars.loss_scale;
+  if (norms_.size() > 0) {
+    std::vector<double> ring(norms_.size());
+    s.norms = std::min(std::ssize(ring), std::ssize(scalars.norms));
+    std::copy(scalars.norms.end() - s.norms, scalars.norms.end(), ring.begin());
+    upload(ring, norms_);
+  }
   Kokkos::deep_copy(scalars_, Kokkos::View<optim::StepState, Kokkos::HostSpace, kernels::Unmanaged>(&s));
 }
 

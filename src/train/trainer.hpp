@@ -41,8 +41,9 @@ struct StepNumbers : PhaseTimes {
   double grad_norm = 0;  // global, before clipping
   double learning_rate = 0;
   double loss_scale = 1;     // after the step
-  bool was_skipped = false;  // gradients are not finite
-  bool was_cold = false;     // Pipeline::Ended, as step_s
+  bool was_skipped = false;  // no weights changed: a bad step, or an overflow in fp16
+  optim::BadStep bad = optim::BadStep::no;
+  bool was_cold = false;  // Pipeline::Ended, as step_s
   double step_s = 0;
   double data_s = 0;  // the host fetched its tokens
 };
@@ -51,6 +52,7 @@ struct StepNumbers : PhaseTimes {
 struct StateScalars {
   std::int64_t step = 0, optimizer_steps = 0, good_steps = 0;
   double loss_scale = 1;
+  std::vector<double> norms = {};  // gradient norms of the last good steps that spikes are measured by, oldest first
 };
 
 /// Sum of token losses over this rank's share of validation windows, and how many tokens they have.
@@ -70,8 +72,8 @@ class Steps : public Validator {
  public:
   static constexpr int kMaxStarted = Pipeline::kMaxStarted;
 
-  /// Enqueues one step on the global batch that begins at sample `first_sample`. `launch_by_launch`: never from a
-  /// graph, so that tools see every kernel.
+  /// Enqueues one step on the global batch that begins at sample `first_sample`, without samples left out.
+  /// `launch_by_launch`: never from a graph, so that tools see every kernel.
   /// Limits  at most kMaxStarted steps may be started and not collected.
   virtual void start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch = false) = 0;
   /// Waits for the oldest step that was not collected, and returns its numbers.
@@ -168,6 +170,7 @@ class Trainer final : public Steps {
   memory::Arena<Exec> arena_;
   const optim::StateView<Exec> scalars_;  // on the device
   const kernels::Value<double, Exec> validation_loss_;
+  const kernels::Vector<double, Exec> norms_;  // optim::PrepareUpdate::norms
   const std::unique_ptr<Step> step_;
   OptimizerStep& optimizer_;                      // step_'s
   std::unique_ptr<parallel::Strategy> strategy_;  // until disconnect(), like the hooks, which drive it

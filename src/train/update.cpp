@@ -150,7 +150,8 @@ void Update<Scalar, Grad, Moment, kHasMaster>::norm(const Exec& exec, std::optio
   }
   kernels::SquareNormTotal<Exec>{.partial = Kokkos::subview(norm_partial_, std::make_pair(std::size_t{0}, done)),
                                  .total = kernels::Value<double, Exec>(&state_.data()->norm_squared),
-                                 .scale = norm_share_}
+                                 .scale = norm_share_,
+                                 .loss = kernels::Value<const double, Exec>(&state_.data()->loss_sum)}
       .launch(exec);
 }
 

@@ -183,6 +183,8 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
     if (key.name == "plan.network_per") overrides.push_back("plan.network=ndr");
     if (key.name == "parallel.offload_slots") overrides.push_back("parallel.offload=optimizer");
     if (key.name == "generate.prompts") overrides.insert(overrides.end(), {"job.kind=generate", "job.input=there"});
+    if (key.name == "train.bad_steps_limit") overrides.push_back("train.on_bad_step=skip");
+    if (key.name == "train.spike_window") overrides.push_back("train.spike_deviations=3");
     if (key.name == "train.recompute") overrides.push_back("train.checkpoint_activations=1");
     if (is_tile) overrides.push_back("attention.kernel=flash2");
     if (key.section() == "experiment") overrides.push_back("job.kind=experiment");

@@ -169,6 +169,32 @@ TEST(Sampler, validation_windows_are_fixed_in_order_and_apart_from_training) {
   EXPECT_EQ(Sampler(counting.corpus(), 16, 0.0, 1).validation_windows(), 0);
 }
 
+TEST(Sampler, leaves_out_what_it_is_told_to) {
+  const Counting counting(1000);
+  Sampler sampler(counting.corpus(), 16, 0.0, 1);
+  std::set<std::int64_t> left_out;
+  const auto leave_out = [&](std::int64_t first, std::int64_t end) {
+    sampler.leave_out(first, end);
+    for (; first < end; ++first) left_out.insert(first);
+  };
+  const auto expect_same_order = [&] {
+    for (std::int64_t first = 0; first < 40; ++first) {
+      std::int64_t sample = first;
+      for (std::int64_t n = 0; n < 40; ++n, ++sample) {
+        while (left_out.contains(sample)) ++sample;
+        ASSERT_EQ(sampler.after(first, n), sample) << n << " after " << first;
+      }
+    }
+  };
+  expect_same_order();
+  for (const auto& [first, end] :
+       {std::pair{20, 28}, {4, 5}, {28, 30}, {9, 12}, {8, 14}}) {  // the last one holds 9..11
+    leave_out(first, end);
+    expect_same_order();
+  }
+  EXPECT_EQ(sampler.left_out().size(), 4u);
+}
+
 TEST(Sampler, smallest_corpus_is_one_window) {
   const Counting counting(9);
   const Sampler sampler(counting.corpus(), 8, 0.0, 1);

@@ -15,7 +15,7 @@ path, rows = sys.argv[1], int(sys.argv[2])
 warnings.simplefilter("error")
 
 STEPS = ("step loss validation_loss grad_norm learning_rate tokens step_time forward backward exposed_comm optimizer "
-         "tokens_per_second mfu peak_bytes loss_scale wall_time attempt").split()
+         "tokens_per_second mfu peak_bytes loss_scale wall_time first_sample bad attempt").split()
 COLUMNS = {
     "steps": STEPS,
     "kernels": "label calls total min max".split(),

@@ -49,7 +49,9 @@ StepRecord record(std::int64_t step) {
           .tokens_per_second = 81920,
           .mfu = 0.1,
           .peak_bytes = 1e8,
-          .wall_time_s = 1.7e9 + s};
+          .wall_time_s = 1.7e9 + s,
+          .first_sample = 12 * (s - 1),
+          .bad = 0};
 }
 
 /// A run with rows in every group.

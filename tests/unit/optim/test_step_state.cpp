@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "support/instance.hpp"
 #include "support/launch_recorder.hpp"
@@ -213,6 +214,45 @@ TEST(PrepareUpdate, the_scale_stays_between_1_and_2_to_the_24) {
   StepState least = state_of(1, 1);
   least.norm_squared = std::nan("");
   EXPECT_EQ(after(least, 1, true).loss_scale, 1);
+}
+
+TEST(PrepareUpdate, an_overflow_is_a_bad_step_only_where_no_smaller_scale_may_help) {
+  for (const auto& [scale, scales_dynamically, expected] :
+       {std::tuple{1024.0, true, BadStep::no}, {1.0, true, BadStep::not_finite}, {1.0, false, BadStep::not_finite}}) {
+    StepState s = state_of(1, scale);
+    EXPECT_EQ(after(s, 1, scales_dynamically).bad, BadStep::no);
+    s.norm_squared = std::nan("");
+    EXPECT_EQ(after(s, 1, scales_dynamically).bad, expected);
+  }
+}
+
+// mean + 2 deviations of the last four good norms; a spike is none of them.
+TEST(PrepareUpdate, a_spike_changes_no_weights_and_is_not_remembered) {
+  const Kokkos::View<double*, Device::memory_space> norms("test.norms", 4);
+  const State state;
+  StepState s = state_of(1);
+  const auto step = [&](double norm) {
+    s.norm_squared = norm * norm;
+    state.set(s);
+    PrepareUpdate<Device> prepare = prepare_of(state, 0, false);
+    prepare.spike_deviations = 2;
+    prepare.norms = norms;
+    prepare.launch(test::instance());
+    Kokkos::fence();
+    s = state.get();
+    EXPECT_EQ(s.update.skip != 0, s.bad != BadStep::no);
+    return s.bad;
+  };
+  for (const double norm : {1.0, 90.0, 3.0, 1.0, 3.0}) EXPECT_EQ(step(norm), BadStep::no);  // none while there are few
+  EXPECT_EQ(step(80), BadStep::no);  // 90 is still one of the four: 24.25 + 2 * 37.97
+  for (const double norm : {1.0, 3.0, 1.0}) EXPECT_EQ(step(norm), BadStep::no);
+  EXPECT_EQ(step(3), BadStep::no);  // 80 leaves: 1, 3, 1, 3
+  const std::int64_t updates = s.optimizer_steps;
+  EXPECT_EQ(step(4.1), BadStep::spike);  // 2 + 2 * 1
+  EXPECT_EQ(step(std::nan("")), BadStep::not_finite);
+  EXPECT_EQ(step(4.1), BadStep::spike);
+  EXPECT_EQ(s.optimizer_steps, updates);
+  EXPECT_EQ(step(3.9), BadStep::no);
 }
 
 TEST(StepState, kernels_are_labelled_and_on_the_callers_instance) {

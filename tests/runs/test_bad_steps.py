@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""train.on_bad_step: which steps are bad, what follows, and the same bits on every start."""
+import unittest
+
+import numpy as np
+
+from harness import NUMBERS, TINY, USAGE, RunTest, column, index_of, tensors
+
+WINDOW, DEVIATIONS = 6, 2.0
+SPIKES = ("train.steps=60", "train.validate_every=0", "trace.profile_steps=[]", f"train.spike_window={WINDOW}",
+          f"train.spike_deviations={DEVIATIONS}", "train.bad_steps_limit=40", "checkpoint.every=12", "checkpoint.keep=9")
+BATCH = 12
+
+
+class BadSteps(RunTest):
+    def ranges(self, directory):
+        """Samples left out, as the last checkpoint has them."""
+        with index_of(directory) as index:
+            numbers = [int(word) for word in index.attrs.get("left_out", "").split()]
+        return list(zip(numbers[::2], numbers[1::2]))
+
+    def test_a_spike_is_skipped_and_its_samples_are_kept_in_checkpoints(self):
+        run = self.train("run", *SPIKES, "train.on_bad_step=skip")
+        norms, bad, first = (column(run, name) for name in ("grad_norm", "bad", "first_sample"))
+        good = []
+        for step, norm in enumerate(norms):
+            recent = np.array(good[-WINDOW:])
+            is_spike = len(recent) == WINDOW and norm > recent.mean() + DEVIATIONS * recent.std()
+            self.assertEqual(bad[step], 2 if is_spike else 0, f"step {step + 1}: {norm} after {recent}")
+            if not is_spike:
+                good.append(norm)
+        self.assertGreater((bad == 2).sum(), 2)
+        np.testing.assert_array_equal(first, np.arange(60) * BATCH)
+        left_out = {sample for begin, end in self.ranges(run) for sample in range(begin, end)}
+        self.assertEqual(left_out, {int(s) + i for s in first[bad == 2] for i in range(BATCH)})
+        with index_of(run) as index:
+            self.assertEqual(index.attrs["optimizer_steps"], 60 - (bad == 2).sum())
+            self.assertEqual(index.attrs["bad_steps"], (bad == 2).sum())
+
+    def test_the_bits_are_the_same_on_every_start(self):
+        for how in ("skip", "rewind"):
+            for more in ((), ("precision.compute=bf16", "parallel.offload=optimizer", "optimizer.clip_norm=0")):
+                keys = (*SPIKES, f"train.on_bad_step={how}", "checkpoint.background=on", *more)
+                with self.subTest(how=how, more=more):
+                    whole = self.train(f"{how} {len(more)}", *keys)
+                    resumed = self.folder / f"{how} {len(more)} resumed"
+                    self.run_deck(TINY, f"job.directory={resumed}", *keys, "--resume", whole / "checkpoints/step_00000024")
+                    for name in ("loss", "grad_norm", "first_sample"):
+                        np.testing.assert_array_equal(column(resumed, name), column(whole, name)[24:], name)
+                    made, expected = tensors(resumed), tensors(whole)
+                    for label in expected:
+                        np.testing.assert_array_equal(made[label], expected[label], label)
+                    self.assertEqual(self.ranges(resumed), self.ranges(whole))
+
+    def test_a_rewound_run_leaves_the_samples_out_on_any_ranks(self):
+        result = self.start(TINY, f"job.directory={self.folder / 'run'}", *SPIKES, "train.on_bad_step=rewind").wait()
+        self.assertEqual(result.code, 0, str(result))
+        self.assertIn("back to step", result.out)
+        run = self.folder / "run"
+        left_out = {sample for begin, end in self.ranges(run) for sample in range(begin, end)}
+        self.assertGreater(len(left_out), BATCH)
+        expected = [sample for sample in range(2000) if sample not in left_out]
+        np.testing.assert_array_equal(column(run, "step"), np.arange(1, 61))
+        np.testing.assert_array_equal(column(run, "first_sample"), expected[::BATCH][:60])
+        self.assertEqual(column(run, "bad").sum(), 0)
+        on_two = self.folder / "on two"
+        self.run_deck(TINY, f"job.directory={on_two}", *SPIKES, "train.on_bad_step=rewind", "--resume",
+                      run / "checkpoints/step_00000024", ranks=2)
+        np.testing.assert_array_equal(column(on_two, "first_sample"), column(run, "first_sample")[24:])
+        np.testing.assert_allclose(column(on_two, "loss"), column(run, "loss")[24:], rtol=1e-4)
+        self.assertEqual(self.ranges(on_two), self.ranges(run))
+
+    def test_one_bad_step_too_many_ends_the_run(self):
+        hot = ("optimizer.learning_rate=100", "optimizer.min_learning_rate=100", "optimizer.clip_norm=0", "optimizer.warmup_steps=0",
+               "train.bad_steps_limit=3")
+        for how in ("skip", "rewind"):  # weights that have become infinite give bad steps only; a way back repeats them
+            with self.subTest(how=how):
+                self.run_deck(TINY, f"job.directory={self.folder / how}", *hot, f"train.on_bad_step={how}", code=NUMBERS,
+                              says=["one bad step more than train.bad_steps_limit"])
+        self.run_deck(TINY, f"job.directory={self.folder / 'stop'}", "train.bad_steps_limit=3", code=USAGE, says="train.on_bad_step")
+        self.run_deck(TINY, f"job.directory={self.folder / 'spike'}", f"train.spike_window={WINDOW}",
+                      f"train.spike_deviations={DEVIATIONS}", "train.steps=60", code=NUMBERS, says="are a spike")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
