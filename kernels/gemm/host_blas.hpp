@@ -2,8 +2,8 @@
 ///
 /// Order    a block's is the library's. Blocks follow from the shape alone: the bits do not depend on the number of
 ///          threads.
-/// Threads  OpenBLAS' serial flavour (Debian's libopenblas0-serial) mixes up the buffers of calls at the same time:
-///          with it one thread computes all blocks, and gemm_library says so. Its pthread flavour is safe, as others are.
+/// Threads  OpenBLAS' serial flavour (Debian's libopenblas0-serial) mixes up the buffers of simultaneous calls: with
+///          it one thread computes all blocks, and gemm_library says so. Its pthread flavour is safe, as others are.
 #pragma once
 
 #include <dlfcn.h>
