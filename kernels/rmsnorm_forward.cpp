@@ -23,7 +23,7 @@ void RmsnormForward<Exec, Scalar>::launch(const Exec& exec) const {
   if (N == 0) return;
   if constexpr (kIsHost<Exec>) {
     Kokkos::parallel_for(kLabel,
-                         Kokkos::TeamPolicy<Exec, Staged>(exec, N, Kokkos::AUTO)
+                         Kokkos::TeamPolicy<Exec, Staged>(exec, N, host_team_size)
                              .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(C))),
                          *this);
   } else if (delta.data()) {
@@ -36,7 +36,7 @@ void RmsnormForward<Exec, Scalar>::launch(const Exec& exec) const {
 template <class Exec, class Scalar>
 template <bool kAdds>
 void RmsnormForward<Exec, Scalar>::launch_in_registers(const Exec& exec) const {
-  const int N = x.extent_int(0), C = x.extent_int(1);
+  const int C = x.extent_int(1);
   constexpr int kWidest = kPacketWidth<Exec, Scalar>, kMaxSlots = 16;
   const bool fits = packets_fit(kWidest, C, x.data(), delta.data(), residual.data(), gain.data(), y.data());
   const int packets = fits ? C / kWidest : C, slots = ceil_div(packets, kVectorLanes);
