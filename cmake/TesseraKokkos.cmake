@@ -4,10 +4,12 @@
 #   2. an installed Kokkos 4 or later with its own CMake targets (module, Spack, Kokkos_ROOT);
 #   3. Debian's Trilinos packages (3.4.01), whose exported targets name folders that do not exist.
 #
-# Sets TESSERA_CUDA: whether that Kokkos has the CUDA backend. Then every target that links tessera::kokkos is compiled
-# by nvcc through Kokkos' own compiler launcher (the C++ compiler stays what it is, and files without Kokkos still go to
-# it), for the architecture TESSERA_CUDA_ARCH. Sets TESSERA_VENDOR_CUDA, also for the preprocessor: CUDA's instructions,
-# libraries and graphs are used, too (TESSERA_VENDOR).
+# Sets TESSERA_THREADS: whether that Kokkos has OpenMP, TESSERA_GPU: whether it computes on GPUs, TESSERA_CUDA: whether
+# they are NVIDIA's. Then every target that links tessera::kokkos is compiled by nvcc through Kokkos' own compiler
+# launcher (the C++ compiler stays what it is, and files without Kokkos still go to it), for the architecture
+# TESSERA_CUDA_ARCH. With HIP the C++ compiler is clang, and Kokkos' flag -xhip, which files without it do not get,
+# compiles for the GPU. Sets TESSERA_VENDOR_CUDA, also for the preprocessor: CUDA's instructions, libraries and graphs
+# are used, too (TESSERA_VENDOR).
 
 if(TESSERA_FETCH_KOKKOS)
   include(FetchContent)
@@ -58,13 +60,22 @@ function(tessera_cuda_architecture arch)
 endfunction()
 
 # Upstream's targets may be aliases themselves, and an alias of an alias is not allowed: hence interface libraries.
+set(TESSERA_GPU OFF)
+set(TESSERA_THREADS OFF)
 set(TESSERA_CUDA OFF)
 set(TESSERA_VENDOR_CUDA OFF)
 if(TARGET Kokkos::kokkos)
   add_library(tessera_kokkos INTERFACE)
   target_link_libraries(tessera_kokkos INTERFACE Kokkos::kokkos)
   # An installed Kokkos lists its backends in Kokkos_DEVICES; Kokkos_ENABLE_CUDA is the preset's request.
+  if(TESSERA_FETCH_KOKKOS AND Kokkos_ENABLE_OPENMP OR NOT TESSERA_FETCH_KOKKOS AND "OPENMP" IN_LIST Kokkos_DEVICES)
+    set(TESSERA_THREADS ON)
+  endif()
+  if(TESSERA_FETCH_KOKKOS AND Kokkos_ENABLE_HIP OR NOT TESSERA_FETCH_KOKKOS AND "HIP" IN_LIST Kokkos_DEVICES)
+    set(TESSERA_GPU ON)
+  endif()
   if(TESSERA_FETCH_KOKKOS AND Kokkos_ENABLE_CUDA OR NOT TESSERA_FETCH_KOKKOS AND "CUDA" IN_LIST Kokkos_DEVICES)
+    set(TESSERA_GPU ON)
     set(TESSERA_CUDA ON)
     tessera_cuda_architecture(${TESSERA_CUDA_ARCH})
     find_package(CUDAToolkit 12.2 REQUIRED)
@@ -81,10 +92,12 @@ if(TARGET Kokkos::kokkos)
       set_property(GLOBAL PROPERTY RULE_LAUNCH_COMPILE "${PROJECT_SOURCE_DIR}/cmake/nvcc_one_pass ${_launcher}")
     endif()
   endif()
-  if(Kokkos_ENABLE_CUDA AND NOT TESSERA_CUDA)
-    message(FATAL_ERROR "This build is to compute on GPUs (Kokkos_ENABLE_CUDA), and the Kokkos in ${Kokkos_DIR} has only: "
-      "${Kokkos_DEVICES}. Name one with CUDA in Kokkos_ROOT, or let it be fetched: -DTESSERA_FETCH_KOKKOS=ON.")
-  endif()
+  foreach(backend CUDA HIP OPENMP)
+    if(Kokkos_ENABLE_${backend} AND NOT TESSERA_FETCH_KOKKOS AND NOT backend IN_LIST Kokkos_DEVICES)
+      message(FATAL_ERROR "This build asks for Kokkos_ENABLE_${backend}, and the Kokkos in ${Kokkos_DIR} has only: "
+        "${Kokkos_DEVICES}. Name one with ${backend} in Kokkos_ROOT, or let it be fetched: -DTESSERA_FETCH_KOKKOS=ON.")
+    endif()
+  endforeach()
   add_library(tessera::kokkos ALIAS tessera_kokkos)
   if(TARGET Kokkos::kokkoskernels)
     if(TESSERA_VENDOR_CUDA AND NOT TESSERA_FETCH_KOKKOS AND NOT TARGET Kokkos::CUBLAS AND NOT TARGET KokkosKernels::CUBLAS)
@@ -99,7 +112,7 @@ if(TARGET Kokkos::kokkos)
   return()
 endif()
 
-if(Kokkos_ENABLE_CUDA)  # Debian's Kokkos has no GPU backend
+if(Kokkos_ENABLE_CUDA OR Kokkos_ENABLE_HIP OR Kokkos_ENABLE_OPENMP)  # Debian's Kokkos has Serial only
   return()
 endif()
 find_path(TESSERA_TRILINOS_INCLUDE Kokkos_Core.hpp PATH_SUFFIXES trilinos)

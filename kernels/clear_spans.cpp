@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/core/team.hpp"
+
 namespace tessera::kernels {
 
 std::vector<ClearSpan> cut_spans(const std::vector<ClearSpan>& spans) {
@@ -18,7 +20,7 @@ std::vector<ClearSpan> cut_spans(const std::vector<ClearSpan>& spans) {
 template <class Exec, class Real>
 void ClearSpans<Exec, Real>::launch(const Exec& exec) const {
   if (spans.extent(0) == 0) return;
-  Kokkos::parallel_for("tessera::clear_spans", Policy(exec, spans.extent_int(0), Kokkos::AUTO), *this);
+  Kokkos::parallel_for("tessera::clear_spans", Policy(exec, spans.extent_int(0), team_size_of<Exec>()), *this);
 }
 
 template <class Exec, class Real>

@@ -153,7 +153,7 @@ void CrossEntropy<Exec, Scalar>::launch(const Exec& exec) const {
   const char* label = write_gradient ? "tessera::cross_entropy::loss_and_gradient" : "tessera::cross_entropy::loss";
   if constexpr (kIsHost<Exec>) {
     Kokkos::parallel_for(label,
-                         Kokkos::TeamPolicy<Exec, Staged>(exec, n, Kokkos::AUTO)
+                         Kokkos::TeamPolicy<Exec, Staged>(exec, n, host_team_size)
                              .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(kTile))),
                          *this);
   } else {

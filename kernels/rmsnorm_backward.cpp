@@ -30,7 +30,7 @@ void RmsnormBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   int groups = std::min(kPartials, ceil_div(N, kMinGroupRows));
   if constexpr (kIsHost<Exec>) {
     Kokkos::parallel_for(kLabel,
-                         Kokkos::TeamPolicy<Exec, Staged>(exec, groups, Kokkos::AUTO)
+                         Kokkos::TeamPolicy<Exec, Staged>(exec, groups, host_team_size)
                              .set_scratch_size(0, Kokkos::PerTeam(3 * Pad<Real, Exec>::shmem_size(C))),
                          *this);
   } else {

@@ -44,7 +44,7 @@ void SwigluBackward<Exec, Scalar>::launch(const Exec& exec) const {
   constexpr const char* kLabel = "tessera::swiglu::backward";
   if constexpr (kIsHost<Exec>) {
     Kokkos::parallel_for(kLabel,
-                         Kokkos::TeamPolicy<Exec, Staged>(exec, N, Kokkos::AUTO)
+                         Kokkos::TeamPolicy<Exec, Staged>(exec, N, host_team_size)
                              .set_scratch_size(0, Kokkos::PerTeam(2 * Pad<Real, Exec>::shmem_size(kTile))),
                          *this);
   } else {
@@ -62,9 +62,10 @@ KOKKOS_FUNCTION void SwigluBackward<Exec, Scalar>::operator()(Staged, const Memb
   const int n = team.league_rank(), F = d_out.extent_int(1);
   Pad<Real, Exec> d_gate(team.team_scratch(0), kTile), d_up(team.team_scratch(0), kTile);
 
-  // The pads separate reads from writes. A column keeps its thread in all loops, so no barrier is needed. Compilers do
-  // not vectorise loops with many outputs: hence so many loops.
+  // The pads separate reads from writes. A column keeps its thread in the loops of a tile, so one barrier is enough.
+  // Compilers do not vectorise loops with many outputs: hence so many loops.
   for (int first = 0; first < F; first += kTile) {
+    team.team_barrier();  // the last tile, if it is ragged, gives its columns to other threads
     const int columns = F - first < kTile ? F - first : kTile;
     const auto each = [&](const auto& body) { Kokkos::parallel_for(Kokkos::TeamVectorRange(team, columns), body); };
     const auto differentiate = [&](auto keeps_silu) {

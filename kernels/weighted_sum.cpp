@@ -104,8 +104,8 @@ void WeightedSumBackward<Exec, Scalar>::launch(const Exec& exec) const {
       exec, "tessera::weighted_sum::backward::d_w");
 }
 
-// Here the lanes run along the columns only: an address of the pad belongs to one thread in all loops, rows and tiles,
-// so the sums there need neither barriers nor atomics.
+// Here the lanes run along the columns only: an address of the pad belongs to one thread in all loops and rows of a
+// tile, so the sums there need neither barriers nor atomics.
 template <class Exec, class Scalar>
 template <int kWidth>
 KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWidth>, const Member& team) const {
@@ -122,6 +122,7 @@ KOKKOS_FUNCTION void WeightedSumBackward<Exec, Scalar>::operator()(InPackets<kWi
     };
 
     // 1. stage the tile of w, laid out as in forward, and clear its gradient
+    team.team_barrier();  // the last tile, if it is ragged, gives its columns to other threads
     each_packet([&](int p) {
       const auto w_p = load<kWidth>(&w(first + p * kWidth));
       for (int i = 0; i < kWidth; ++i) {

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034
 # Shared by the scripts in this folder: source it, do not run it.
-# Sets ROOT (the checkout) and defines say, fail, usage, is_preset, presets, uses_gpus, find_nvcc, gpu_count,
-# job_count, find_python.
+# Sets ROOT (the checkout) and defines say, fail, usage, is_preset, presets, uses_gpus, fetches_kokkos, find_nvcc,
+# find_hip, gpu_count, job_count, find_python.
 # Exit codes are the program's: 2 command line, 3 environment, 6 files.
 
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P) || exit 3
@@ -18,6 +18,7 @@ presets() {
   echo "${names[*]}"
 }
 uses_gpus() { [[ $1 == cuda* ]]; }
+fetches_kokkos() { [[ $1 == cuda* || $1 == hip || $1 == openmp ]]; }  # Debian's has neither GPUs nor threads
 
 # The CUDA compiler: on the PATH, in CUDA_HOME, or where NVIDIA's packages put it.
 find_nvcc() {
@@ -27,6 +28,20 @@ find_nvcc() {
     [[ -n $place && -x $place/bin/nvcc ]] && { echo "$place/bin/nvcc"; return; }
   done
   return 1
+}
+
+# Exports what finds AMD's compiler: ROCm's own, or Debian's clang 16 with its HIP. CXX and CC name another.
+find_hip() {
+  local bin=${ROCM_PATH:-/opt/rocm}/bin name=amdclang bitcode
+  bitcode=$(echo /usr/lib/*-linux-gnu/amdgcn/bitcode)
+  if [[ -x $bin/amdclang++ ]]; then
+    export ROCM_PATH=${bin%/bin}
+  elif [[ -d $bitcode ]]; then
+    export ROCM_PATH=/usr HIP_DEVICE_LIB_PATH=$bitcode
+    bin=/usr/lib/llvm-16/bin name=clang
+  fi
+  export CXX=${CXX:-$bin/$name++} CC=${CC:-$bin/$name}
+  command -v "$CXX" > /dev/null
 }
 
 # GPUs that a program started here would see.

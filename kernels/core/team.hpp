@@ -29,12 +29,25 @@ inline int league_of(std::int64_t teams) {
   return static_cast<int>(teams);
 }
 
-/// A policy of `teams` teams: of about `lanes` lanes on a GPU, of Kokkos' choice on a host.
+/// Threads of a host's team. Tests set more, where Exec has threads, and so see races that a GPU would have.
+inline int host_team_size = 1;
+
+/// The team size of a policy for hosts and GPUs alike: theirs is Kokkos' choice.
+template <class Exec>
+auto team_size_of() {
+  if constexpr (kIsHost<Exec>) {
+    return host_team_size;
+  } else {
+    return Kokkos::AUTO;
+  }
+}
+
+/// A policy of `teams` teams: of about `lanes` lanes on a GPU, of host_team_size threads on a host.
 template <class Policy, class Exec>
 Policy team_policy(const Exec& exec, std::int64_t teams, [[maybe_unused]] std::int64_t lanes = kTeamLanes) {
   const int league = league_of(teams);
   if constexpr (kIsHost<Exec>) {
-    return Policy(exec, league, Kokkos::AUTO);
+    return Policy(exec, league, host_team_size);
   } else {
     const std::int64_t clamped = lanes < 1 ? 1 : (lanes < 1024 ? lanes : 1024);
     return Policy(exec, league, static_cast<int>(ceil_div(clamped, kVectorLanes)), kVectorLanes);

@@ -11,8 +11,13 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/core/scalar.hpp"
+
+namespace Kokkos {
+class Serial;  // even where Kokkos is built without it
+}
 
 namespace tessera::kernels {
 
@@ -21,6 +26,10 @@ using Device = Kokkos::DefaultExecutionSpace;
 /// Whether the host can access the memory of Exec.
 template <class Exec>
 inline constexpr bool kIsHost = Kokkos::SpaceAccessibility<Exec, Kokkos::HostSpace>::accessible;
+
+/// Whether Exec is a host's that runs teams, and the iterations of a loop, on several threads.
+template <class Exec>
+inline constexpr bool kHasThreads = kIsHost<Exec> && !std::is_same_v<Exec, Kokkos::Serial>;
 
 using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
 

@@ -9,13 +9,14 @@
 #include "kernels/cuda/target.hpp"
 #include "kernels/gemm/cublaslt.hpp"
 #include "kernels/gemm/head_product.hpp"
+#include "kernels/gemm/host_blas.hpp"
 #include "kernels/gemm/kokkos_kernels.hpp"
 
 namespace tessera::kernels {
 namespace {
 
 /// Whether Kokkos Kernels on a GPU would compute a product by dot products and atomic additions: in no fixed order.
-bool is_summed_in_any_order(Op op_a, Op op_b, std::int64_t results) {
+[[maybe_unused]] bool is_summed_in_any_order(Op op_a, Op op_b, std::int64_t results) {
   return op_a == Op::transpose && op_b == Op::none && results < 100;
 }
 
@@ -127,6 +128,9 @@ std::string gemm_library() {
   if (sgemm != nullptr && dladdr(sgemm, &info) != 0) {
     auto* config = reinterpret_cast<char* (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_config"));
     text = std::string(info.dli_fname) + " (" + (config != nullptr ? config() : "not OpenBLAS") + ")";
+  }
+  if (kHasThreads<Device> && !host_blas::is_safe_for_threads()) {
+    text += ", on one thread: choose libopenblas0-pthread to use more";
   }
   if constexpr (cublaslt::kServes<Device>) text = cublaslt::versions() + "; on the host " + text;
   return text;

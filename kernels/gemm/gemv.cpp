@@ -39,7 +39,7 @@ void Gemv<Exec, Scalar>::launch(const Exec& exec) const {
 
   if constexpr (kIsHost<Exec>) {
     Kokkos::parallel_for(kLabel,
-                         Kokkos::TeamPolicy<Exec, Plain>(exec, ceil_div(N, kTile), Kokkos::AUTO)
+                         Kokkos::TeamPolicy<Exec, Plain>(exec, ceil_div(N, kTile), host_team_size)
                              .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(K))),
                          *this);
   } else {

@@ -89,10 +89,19 @@ void multiply_each(const Exec& exec, const HeadGemm<Exec, Scalar>& x) {
         Kokkos::subview(whole, Kokkos::ALL, Kokkos::pair<std::int64_t, std::int64_t>(0, as.columns)));
   };
   const Stored a = stored(x.a), b = stored(x.b), c = stored(x.c);
-  for (int i_b = 0; i_b < x.c.extent_int(0); ++i_b) {
-    for (int i_h = 0; i_h < x.c.extent_int(1); ++i_h) {
-      kokkos_kernels::multiply<Exec, Scalar>(exec, x.label, x.factor, matrix(x.a, a, i_b, i_h), a.op,
-                                             matrix(x.b, b, i_b, i_h), b.op, Scalar(0), matrix(x.c, c, i_b, i_h));
+  const int B = x.c.extent_int(0), H = x.c.extent_int(1);
+  if constexpr (kHasThreads<Exec>) {
+    host_blas::multiply_blocks(exec, x.label, B * H, x.c.extent_int(2), [=](int head, int first, int count) {
+      const auto of_head = [&](const auto& heads, const Stored& as) { return matrix(heads, as, head / H, head % H); };
+      host_blas::multiply_rows<Exec, Scalar>(first, count, x.factor, of_head(x.a, a), a.op, of_head(x.b, b), b.op,
+                                             Scalar(0), of_head(x.c, c));
+    });
+  } else {
+    for (int i_b = 0; i_b < B; ++i_b) {
+      for (int i_h = 0; i_h < H; ++i_h) {
+        kokkos_kernels::multiply<Exec, Scalar>(exec, x.label, x.factor, matrix(x.a, a, i_b, i_h), a.op,
+                                               matrix(x.b, b, i_b, i_h), b.op, Scalar(0), matrix(x.c, c, i_b, i_h));
+      }
     }
   }
 }

@@ -15,7 +15,7 @@ void HeadProduct<Exec, Scalar, Left, Result>::launch(const Exec& exec) const {
   if (teams == 0) return;
   Kokkos::parallel_for(
       label,
-      Policy(exec, teams, Kokkos::AUTO)
+      Policy(exec, teams, team_size_of<Exec>())
           .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(std::size_t{3} * kTile * kTile))),
       *this);
 }

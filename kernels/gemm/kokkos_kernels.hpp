@@ -1,10 +1,12 @@
-/// Products through Kokkos Kernels, which calls the BLAS of a host and multiplies itself, or by cuBLAS, on a GPU.
+/// Products through Kokkos Kernels, which calls the BLAS of a host and multiplies itself, or by cuBLAS, on a GPU; on a
+/// host with threads by that BLAS on all of them (host_blas.hpp).
 #pragma once
 
 #include <KokkosBlas3_gemm.hpp>
 
 #include "kernels/core/compat.hpp"
 #include "kernels/core/tensor.hpp"
+#include "kernels/gemm/host_blas.hpp"
 #include "kernels/gemm/tool_kernel.hpp"
 
 namespace tessera::kernels::kokkos_kernels {
@@ -14,6 +16,11 @@ namespace tessera::kernels::kokkos_kernels {
 template <class Exec, class Real>
 void multiply(const Exec& exec, const char* label, Real factor, Tensor<Exec, const Real**> a, Op op_a,
               Tensor<Exec, const Real**> b, Op op_b, Real beta, Tensor<Exec, Real**> c) {
+  if constexpr (kHasThreads<Exec>) {
+    return host_blas::multiply_blocks(exec, label, 1, c.extent_int(0), [=](int, int first, int count) {
+      host_blas::multiply_rows<Exec, Real>(first, count, factor, a, op_a, b, op_b, beta, c);
+    });
+  }
   const char* const letters[] = {"N", "T"};
   const char* letter_a = letters[static_cast<int>(op_a)];
   const char* letter_b = letters[static_cast<int>(op_b)];

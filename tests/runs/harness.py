@@ -119,7 +119,8 @@ class Job:
         start = [*map(str, wrapper), str(PROGRAM)]
         if ranks is not None:
             start = [str(SOURCE / "scripts/run"), "--quiet", "-n", str(ranks), *start]
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **(env or {})}
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1",
+                       "OMP_NUM_THREADS": os.environ.get("TESSERA_TEST_THREADS", "1"), **(env or {})}
         self.out, self.err = (tempfile.TemporaryFile("w+", errors="replace") for _ in range(2))
         self.process = subprocess.Popen(start + [str(a) for a in arguments], stdout=stdout or self.out, stderr=self.err, cwd=cwd,
                                         env=environment, stdin=subprocess.DEVNULL, **popen)

@@ -108,6 +108,14 @@ class Scripts(unittest.TestCase):
             said = self.call("run", "-n", "3", "true", code=75, env={"HWLOC_COMPONENTS": before}).stderr
             self.assertEqual(re.findall(r"HWLOC_COMPONENTS=\S+", said), [after] if after else [])
 
+    def test_run_with_threads(self):
+        self.tool("mpirun", 'if [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; else exit 75; fi')
+        waits = "OMP_PROC_BIND=false OMP_WAIT_POLICY=passive OMPI_MCA_mpi_yield_when_idle=1"  # more threads than any machine has cores
+        for threads, is_set in (("99999", True), ("1", False)):
+            said = self.call("run", "-n", "1", "true", code=75, env={"OMP_NUM_THREADS": threads}).stderr
+            self.assertEqual(waits in said, is_set, said)
+        self.call("run", "true", code=2, says="number of threads, not 'two'", env={"OMP_NUM_THREADS": "two"})
+
     def test_run_without_a_program(self):
         self.call("run", "input/quickstart.toml", code=3, says="scripts/build")
         self.call("run", code=2, says="nothing to run")

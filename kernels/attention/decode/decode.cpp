@@ -67,7 +67,7 @@ void DecodeAttention<Exec, Scalar>::launch(const Exec& exec) const {
   if constexpr (kIsHost<Exec>) {
     const std::size_t reals = D + parts;
     Kokkos::parallel_for(kLabel,
-                         Kokkos::TeamPolicy<Exec, Plain>(exec, league_of(std::int64_t{B} * H * parts), Kokkos::AUTO)
+                         Kokkos::TeamPolicy<Exec, Plain>(exec, league_of(std::int64_t{B} * H * parts), host_team_size)
                              .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
                          *this);
   } else {

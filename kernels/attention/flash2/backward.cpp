@@ -5,6 +5,7 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/core/team.hpp"
 
 namespace tessera::kernels {
 
@@ -19,7 +20,7 @@ void Flash2Backward<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(head_reals * sizeof(Real) < std::size_t{1} << 31,
                   "flash2 backward: keys of one head need 2 GiB of scratch or more", task.k.extent(2), D);
   Kokkos::parallel_for("tessera::attention::flash2::backward",
-                       Policy(exec, teams, Kokkos::AUTO)
+                       Policy(exec, teams, host_team_size)
                            .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(tile_pad_reals(D))))
                            .set_scratch_size(1, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(head_reals))),
                        *this);

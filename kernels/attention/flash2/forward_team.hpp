@@ -7,6 +7,7 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/core/team.hpp"
 #include "kernels/cuda/scratch.hpp"
 #include "kernels/cuda/target.hpp"
 
@@ -27,10 +28,10 @@ void Flash2Forward<Exec, Scalar, Tiles>::launch(const Exec& exec) const {
   if (teams == 0) return;
 
   allow_large_scratch<Flash2Forward, Policy>();
-  Kokkos::parallel_for(
-      "tessera::attention::flash2::forward",
-      Policy(exec, teams, Kokkos::AUTO).set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
-      *this);
+  Kokkos::parallel_for("tessera::attention::flash2::forward",
+                       Policy(exec, teams, team_size_of<Exec>())
+                           .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
+                       *this);
 }
 
 template <class Exec, class Scalar, class Tiles>
