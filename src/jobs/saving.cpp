@@ -61,7 +61,7 @@ void Saving::has_saved(double took_s) {
 std::string Saving::summary() const {
   if (longest_wait_s_ == 0) return "";
   return fmt::format(
-      "checkpoints in the background: training waited at most {:.2f} s for one, which took at most {:.1f} s\n",
+      "checkpoints in the background: training waited at most {:.2f} s for one; writing took at most {:.2f} s\n",
       longest_wait_s_, longest_write_s_);
 }
 
