@@ -105,6 +105,7 @@ class TrainingRun {
     make_trainer(beginning);
     world_.agree([&] { note(offload_.measure(*plan_, settings_, world_, *trainer_)); });
     open_trace(beginning, continues);
+    if (beginning.checkpoint && continues) last_checkpoint_ = step_;
     if (beginning.checkpoint && !continues) {  // so that a kill before the next checkpoint does not lose the start
       save();
       saving_.finish();
@@ -173,7 +174,6 @@ class TrainingRun {
     if (!beginning.checkpoint) return world_.agree([&] { trainer_->initialize(settings_.job.seed); });
     restore(beginning);
     bad_steps_ = beginning.checkpoint->state().bad_steps;
-    if (*context_.resume == "auto") last_checkpoint_ = step_;
   }
 
   void restore(const Beginning& beginning) {

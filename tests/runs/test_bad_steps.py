@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """train.on_bad_step: which steps are bad, what follows, and the same bits on every start."""
+import shutil
 import unittest
 
 import numpy as np
@@ -18,6 +19,12 @@ class BadSteps(RunTest):
         with index_of(directory) as index:
             numbers = [int(word) for word in index.attrs.get("left_out", "").split()]
         return list(zip(numbers[::2], numbers[1::2]))
+
+    def assert_same_state(self, directory, other):
+        made, expected = tensors(directory), tensors(other)
+        for label in expected:
+            np.testing.assert_array_equal(made[label], expected[label], label)
+        self.assertEqual(self.ranges(directory), self.ranges(other))
 
     def test_a_spike_is_skipped_and_its_samples_are_kept_in_checkpoints(self):
         run = self.train("run", *SPIKES, "train.on_bad_step=skip")
@@ -47,10 +54,17 @@ class BadSteps(RunTest):
                     self.run_deck(TINY, f"job.directory={resumed}", *keys, "--resume", whole / "checkpoints/step_00000024")
                     for name in ("loss", "grad_norm", "first_sample"):
                         np.testing.assert_array_equal(column(resumed, name), column(whole, name)[24:], name)
-                    made, expected = tensors(resumed), tensors(whole)
-                    for label in expected:
-                        np.testing.assert_array_equal(made[label], expected[label], label)
-                    self.assertEqual(self.ranges(resumed), self.ranges(whole))
+                    self.assert_same_state(resumed, whole)
+
+    def test_a_run_that_goes_on_from_its_own_checkpoint_rewinds_to_it(self):
+        keys = (*SPIKES, "train.on_bad_step=rewind")
+        whole = self.train("whole", *keys)
+        again = shutil.copytree(whole, self.folder / "again")
+        result = self.start(TINY, f"job.directory={again}", *keys, "--resume", again / "checkpoints/step_00000036").wait()
+        self.assertEqual(result.code, 0, str(result))
+        self.assertIn("back to step 36", result.out)
+        self.assertNotIn("back to step 0", result.out)
+        self.assert_same_state(again, whole)
 
     def test_a_rewound_run_leaves_the_samples_out_on_any_ranks(self):
         result = self.start(TINY, f"job.directory={self.folder / 'run'}", *SPIKES, "train.on_bad_step=rewind").wait()
