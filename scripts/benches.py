@@ -16,6 +16,18 @@ ENGINES = {"standard": VERMILION, "flash2, portable": ORANGE, "flash2, mma": GRE
            "flash2, mma, any order": PURPLE, "flash2, wgmma, any order": SKY}
 
 
+def length_axis(axes, lengths, label):
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [plotting.length_text(int(T)) for T in lengths])
+    axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(label)
+
+
+def lost_key(lost):
+    return [plt.Line2D([], [], color=FAINT, linestyle="", marker="x", label=OUT_OF_MEMORY)] if lost.any() else []
+
+
 # --- attention
 
 def series_of(rows):
@@ -71,18 +83,13 @@ def attention(rows):
             here = rows["D"] == D
             part = {name: column[here] for name, column in rows.items()}
             draw_lengths(axes, part, series[here], colours, (values[here], absent[here]), several_masks and not is_memory)
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(lengths, [plotting.length_text(int(T)) for T in lengths])
-            axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
-            axes.xaxis.set_minor_locator(NullLocator())
+            length_axis(axes, lengths, "tokens T" if is_memory else "")
             if is_memory:
                 axes.set_yscale("log")
                 axes.yaxis.set_major_locator(LogLocator(10, numticks=6))
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             if number == 0:
                 axes.set_title(f"head width {D:.0f}")
-            if is_memory:
-                axes.set_xlabel("tokens T")
         line[0].set_ylabel(what)
         if not is_memory:
             line[0].set_ylim(0, None)
@@ -90,8 +97,7 @@ def attention(rows):
     if several_masks:
         keys += [plt.Line2D([], [], color=FAINT, linestyle=style, label=label)
                  for style, label in (("-", "causal"), ("--", "full"))]
-    if lost.any():
-        keys.append(plt.Line2D([], [], color=FAINT, linestyle="", marker="x", label=OUT_OF_MEMORY))
+    keys += lost_key(lost)
     lower.legend(handles=keys, loc="center", ncol=min(len(keys), 5))
     return figure
 
@@ -99,14 +105,6 @@ def attention(rows):
 # --- decoding and generation
 
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
-
-
-def length_axis(axes, lengths, label):
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [plotting.length_text(int(T)) for T in lengths])
-    axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(label)
 
 
 def time_axis(axes, times):
@@ -124,10 +122,6 @@ def line_over(axes, x, values, absent, **style):
     drawn = order[np.isfinite(values[order])]
     axes.plot(x[drawn], values[drawn], marker="o", markersize=3.5, linewidth=1.5, **style)
     axes.plot(x[absent], np.full(absent.sum(), 0.03), color=style["color"], linestyle="", marker="x", transform=axes.get_xaxis_transform())
-
-
-def lost_key(lost):
-    return [plt.Line2D([], [], color=FAINT, linestyle="", marker="x", label=OUT_OF_MEMORY)] if lost.any() else []
 
 
 def decode(rows):
@@ -354,8 +348,7 @@ def comm(rows):
     if len(dtypes) > 1:
         keys += [plt.Line2D([], [], color=FAINT, linestyle=MARKS[name][0], marker=MARKS[name][1], markersize=4, label=name)
                  for name in dtypes]
-    if lost.any():
-        keys.append(plt.Line2D([], [], color=FAINT, linestyle="", marker="x", label=OUT_OF_MEMORY))
+    keys += lost_key(lost)
     lower.legend(handles=keys, loc="center", ncol=min(len(keys), 8))
     return figure
 

@@ -272,6 +272,7 @@ class TrainingRun {
     const bool is_profiled = std::find(profiled.begin(), profiled.end(), step) != profiled.end();
     const bool is_recorded = is_profiled || (settings_.trace.memory && !has_recorded_memory_);
     if (is_recorded) settle_all();
+    if (step != step_ + trainer_->started() + 1) return;  // a bad one among these went back
     trace_.record_events(is_recorded && is_profiled_rank());
     if (is_profiled) timer_.start();
     {

@@ -30,6 +30,28 @@ auto part_of(const Array& array, std::int64_t first, std::int64_t count) {
   return Kokkos::subview(array, std::make_pair(first, first + count));
 }
 
+/// Weights in arrays of the host. `master`: null if there is none; not used if the working copy is the master.
+template <class Scalar>
+HostWeights<Scalar> weights_in(Scalar* working, [[maybe_unused]] kernels::MasterWord<Scalar>* master,
+                               std::size_t count) {
+  HostWeights<Scalar> weights;
+  weights.working = decltype(weights.working)(working, count);
+  if constexpr (HostWeights<Scalar>::kIsOneArray) {
+    weights.master = weights.working;
+  } else if (master != nullptr) {
+    weights.master = decltype(weights.master)(master, count);
+  }
+  return weights;
+}
+
+/// `count` numbers as floats in `room`.
+template <class Number>
+std::span<const float> as_floats(std::vector<float>& room, std::int64_t count, const Number& number) {
+  room.resize(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) room[i] = static_cast<float>(number(i));
+  return room;
+}
+
 }  // namespace
 
 template <class Scalar, class Moment>
@@ -70,30 +92,39 @@ std::vector<parallel::Span> State<Scalar, Moment>::weights() const {
 }
 
 template <class Scalar, class Moment>
-std::vector<SavedTensor> State<Scalar, Moment>::saved(const std::function<bool(std::size_t)>& is_wanted) {
+template <class OfWeights, class OfMoments>
+std::vector<SavedTensor> State<Scalar, Moment>::collect(const std::function<bool(std::size_t)>& is_wanted,
+                                                        const OfWeights& of_weights,
+                                                        const OfMoments& of_moments) const {
   std::vector<SavedTensor> state;
   std::size_t number = 0;
-  const auto add = [&](const std::string& group, const auto& fetch) {
+  const auto add = [&](const std::string& group, const auto& data_of) {
     for (const OwnedSpan& span : spans_) {
-      if (is_wanted(number++)) {
-        state.push_back({group, span.param, span.from, span.count, [&span, fetch] { return fetch(span); }});
-      }
+      if (is_wanted(number++)) state.push_back({group, span.param, span.from, span.count, data_of(span)});
     }
   };
-  add("params", [this](const OwnedSpan& span) { return weights_on_host(span); });
+  add("params", of_weights);
   for (const auto& [group, array] : moments_) {
-    add(group, [this, moments = array](const OwnedSpan& span) { return moments_on_host(span, moments); });
+    add(group, [&, all = array](const OwnedSpan& span) { return of_moments(span, all); });
   }
   return state;
+}
+
+template <class Scalar, class Moment>
+std::vector<SavedTensor> State<Scalar, Moment>::saved(const std::function<bool(std::size_t)>& is_wanted) {
+  return collect(
+      is_wanted, [this](const OwnedSpan& span) { return [this, &span] { return weights_on_host(span); }; },
+      [this](const OwnedSpan& span, const Moments& moments) {
+        return [this, &span, moments] { return moments_on_host(span, moments); };
+      });
 }
 
 template <class Scalar, class Moment>
 std::vector<SavedTensor> State<Scalar, Moment>::copied(const Exec& exec,
                                                        const std::function<bool(std::size_t)>& is_wanted,
                                                        std::span<std::byte> room) const {
-  std::vector<SavedTensor> state;
   const auto floats = std::make_shared<std::vector<float>>();  // of the tensor that is being saved
-  std::size_t number = 0, end = 0;
+  std::size_t end = 0;
   const auto copy_of = [&](const auto& array) {
     using Number = std::remove_cvref_t<decltype(*array.data())>;
     const auto bytes = static_cast<std::int64_t>(array.size() * sizeof(Number));
@@ -103,46 +134,26 @@ std::vector<SavedTensor> State<Scalar, Moment>::copied(const Exec& exec,
     end += static_cast<std::size_t>(kernels::round_up(bytes, kPartBytes));
     return reinterpret_cast<Number*>(place);
   };
-  const auto add = [&](const std::string& group, const OwnedSpan& span, auto fetch) {
-    state.push_back({group, span.param, span.from, span.count, std::move(fetch)});
-  };
-  for (const OwnedSpan& span : spans_) {
-    if (!is_wanted(number++)) continue;
-    const auto count = static_cast<std::size_t>(span.count);
-    const Weights there = weights_of(span);
-    HostWeights<Scalar> copy;
-    copy.working = decltype(copy.working)(copy_of(there.working), count);
-    if constexpr (Weights::kIsOneArray) {
-      copy.master = copy.working;
-    } else if (has_master()) {
-      copy.master = decltype(copy.master)(copy_of(there.master), count);
-    }
-    add("params", span, [copy, count, floats]() -> std::span<const float> {
-      if constexpr (std::is_same_v<Scalar, float>) {
-        return {copy.working.data(), count};
-      } else {
-        floats->resize(count);
-        for (std::size_t i = 0; i < count; ++i) (*floats)[i] = static_cast<float>(copy(static_cast<std::int64_t>(i)));
-        return *floats;
-      }
-    });
-  }
-  for (const auto& [group, array] : moments_) {
-    for (const OwnedSpan& span : spans_) {
-      if (!is_wanted(number++)) continue;
-      const std::span<const Moment> copy(copy_of(part_of(array, span.state, span.count)),
-                                         static_cast<std::size_t>(span.count));
-      add(group, span, [copy, floats]() -> std::span<const float> {
-        if constexpr (std::is_same_v<Moment, float>) {
-          return copy;
-        } else {
-          floats->resize(copy.size());
-          std::transform(copy.begin(), copy.end(), floats->begin(), [](Moment x) { return static_cast<float>(x); });
-          return *floats;
-        }
+  std::vector<SavedTensor> state = collect(
+      is_wanted,
+      [&](const OwnedSpan& span) {
+        const Weights there = weights_of(span);
+        Scalar* const working = copy_of(there.working);
+        const bool has_own_master = !Weights::kIsOneArray && has_master();
+        const HostWeights<Scalar> copy = weights_in<Scalar>(working, has_own_master ? copy_of(there.master) : nullptr,
+                                                            static_cast<std::size_t>(span.count));
+        return [copy, count = span.count, floats]() -> std::span<const float> {
+          if constexpr (std::is_same_v<Scalar, float>) return {copy.working.data(), copy.working.size()};
+          return as_floats(*floats, count, copy);
+        };
+      },
+      [&](const OwnedSpan& span, const Moments& moments) {
+        const Moment* const copy = copy_of(part_of(moments, span.state, span.count));
+        return [copy, count = span.count, floats]() -> std::span<const float> {
+          if constexpr (std::is_same_v<Moment, float>) return {copy, static_cast<std::size_t>(count)};
+          return as_floats(*floats, count, [&](std::int64_t i) { return copy[i]; });
+        };
       });
-    }
-  }
   exec.fence();
   return state;
 }
@@ -172,10 +183,9 @@ void State<Scalar, Moment>::load(const Exec& exec, const std::function<void(cons
 template <class Scalar, class Moment>
 struct State<Scalar, Moment>::HostCopy {
   HostCopy(const State& state, const OwnedSpan& span)
-      : working(on_host(state.weights_of(span).working)), master(on_host(state.weights_of(span).master)) {
-    weights.working = decltype(weights.working)(working.data(), working.size());
-    if (state.has_master()) weights.master = decltype(weights.master)(master.data(), master.size());
-  }
+      : working(on_host(state.weights_of(span).working)),
+        master(on_host(state.weights_of(span).master)),
+        weights(weights_in(working.data(), state.has_master() ? master.data() : nullptr, working.size())) {}
   std::vector<Scalar> working;
   std::vector<kernels::MasterWord<Scalar>> master;
   HostWeights<Scalar> weights;
@@ -209,13 +219,7 @@ void State<Scalar, Moment>::load_weights(const OwnedSpan& span, const std::vecto
   std::vector<Scalar> working(values.size());
   const bool has_own_master = !Weights::kIsOneArray && has_master();
   std::vector<kernels::MasterWord<Scalar>> master(has_own_master ? values.size() : 0);
-  HostWeights<Scalar> host;
-  host.working = decltype(host.working)(working.data(), working.size());
-  if constexpr (Weights::kIsOneArray) {
-    host.master = host.working;
-  } else if (has_own_master) {
-    host.master = decltype(host.master)(master.data(), master.size());
-  }
+  const HostWeights<Scalar> host = weights_in(working.data(), has_own_master ? master.data() : nullptr, working.size());
   for (std::size_t i = 0; i < values.size(); ++i) host.set(i, static_cast<Real>(values[i]));
   const Weights there = weights_of(span);
   upload(working, there.working);
@@ -226,9 +230,7 @@ template <class Scalar, class Moment>
 std::span<const float> State<Scalar, Moment>::weights_on_host(const OwnedSpan& span) {
   if constexpr (kIsPlain<Scalar>) return {working_.data() + span.weights, static_cast<std::size_t>(span.count)};
   const HostCopy copy(*this, span);
-  saved_.resize(span.count);
-  for (std::int64_t i = 0; i < span.count; ++i) saved_[i] = static_cast<float>(copy.weights(i));
-  return saved_;
+  return as_floats(saved_, span.count, copy.weights);
 }
 
 template <class Scalar, class Moment>
@@ -237,9 +239,7 @@ std::span<const float> State<Scalar, Moment>::moments_on_host(const OwnedSpan& s
     return {moments.data() + span.state, static_cast<std::size_t>(span.count)};
   }
   const std::vector<Moment> host = on_host(part_of(moments, span.state, span.count));
-  saved_.resize(host.size());
-  std::transform(host.begin(), host.end(), saved_.begin(), [](Moment x) { return static_cast<float>(x); });
-  return saved_;
+  return as_floats(saved_, span.count, [&](std::int64_t i) { return host[i]; });
 }
 
 #define TESSERA_INSTANTIATE(Scalar, Moment) template class State<Scalar, Moment>;

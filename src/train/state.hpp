@@ -81,6 +81,10 @@ class State {
   bool has_master() const { return master_.data() != nullptr; }
   Weights weights_of(const OwnedSpan& span) const;
   void load_weights(const OwnedSpan& span, const std::vector<float>& values) const;
+  /// All wanted tensors; their `data` is what `of_weights` and `of_moments` return for each span.
+  template <class OfWeights, class OfMoments>
+  std::vector<SavedTensor> collect(const std::function<bool(std::size_t)>& is_wanted, const OfWeights& of_weights,
+                                   const OfMoments& of_moments) const;
   // A span's weights or moments as floats on the host, valid until the next call.
   std::span<const float> weights_on_host(const OwnedSpan& span);
   std::span<const float> moments_on_host(const OwnedSpan& span, const Moments& moments);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <functional>
 
 #include "io/background.hpp"
 #include "io/h5.hpp"
@@ -83,45 +84,49 @@ TEST(Background, checkpoints_are_written_beside_other_files) {
   expect_whole(run / "checkpoints/step_00000020", second);
 }
 
-TEST(Background, a_failure_of_one_rank_is_that_of_all_and_leaves_the_one_before) {
+/// On two ranks: `act`, with another state, once step 10 has been saved; what that throws. Step 10 must be left, alone.
+std::vector<std::string> after_a_checkpoint(
+    const std::function<void(io::Background&, const io::Peers&, const State& second, const fs::path& run)>& act) {
   const ScratchFolder run;
   const State first(1), second(2);
   const auto thrown = run_ranks(2, [&](const io::Peers& peers) {
     io::Background background(peers);
     background.start(first.write(run.path(), 10));
     background.finish();
-    background.start([&](const io::Peers& mine) {
-      io::Peers failing = mine;
-      failing.progress = [&] {
-        if (peers.rank == 1) throw Failure(Exit::files, "the disk");
-      };
-      second.write(run.path(), 20)(failing);
-    });
-    try {
-      background.finish();
-    } catch (...) {
-      EXPECT_FALSE(background.is_under_way());
-      throw;
-    }
+    act(background, peers, second, run.path());
   });
-  EXPECT_THAT(thrown, Each(AllOf(HasSubstr("rank 1: "), HasSubstr("the disk"))));
   EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010"));
   expect_whole(run / "checkpoints/step_00000010", first);
+  return thrown;
+}
+
+TEST(Background, a_failure_of_one_rank_is_that_of_all_and_leaves_the_one_before) {
+  const auto thrown = after_a_checkpoint(
+      [](io::Background& background, const io::Peers& peers, const State& second, const fs::path& run) {
+        background.start([&](const io::Peers& mine) {
+          io::Peers failing = mine;
+          failing.progress = [&] {
+            if (peers.rank == 1) throw Failure(Exit::files, "the disk");
+          };
+          second.write(run, 20)(failing);
+        });
+        try {
+          background.finish();
+        } catch (...) {
+          EXPECT_FALSE(background.is_under_way());
+          throw;
+        }
+      });
+  EXPECT_THAT(thrown, Each(AllOf(HasSubstr("rank 1: "), HasSubstr("the disk"))));
 }
 
 TEST(Background, what_is_abandoned_leaves_the_one_before) {
-  const ScratchFolder run;
-  const State first(1), second(2);
-  const auto thrown = run_ranks(2, [&](const io::Peers& peers) {
-    io::Background background(peers);
-    background.start(first.write(run.path(), 10));
-    background.finish();
-    background.start(second.write(run.path(), 20));
-    between_steps(background, peers);
-  });
+  const auto thrown = after_a_checkpoint(
+      [](io::Background& background, const io::Peers& peers, const State& second, const fs::path& run) {
+        background.start(second.write(run, 20));
+        between_steps(background, peers);
+      });
   EXPECT_THAT(thrown, Each(IsEmpty()));
-  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010"));
-  expect_whole(run / "checkpoints/step_00000010", first);
 }
 
 // A watchdog must notice a thread that hangs, and none that is only slow.
