@@ -216,7 +216,7 @@ def write_beside(axes, ends, texts):
     for row, (end, text) in enumerate(zip(ends, texts)):
         if text:
             write_at(axes, end, row, text)
-    axes.set_xlim(0, 1.5 * max(ends.max(), 1e-12))
+    axes.set_xlim(0, 1.7 * max(ends.max(), 1e-12))
 
 
 # --- whole steps
