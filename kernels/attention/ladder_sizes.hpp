@@ -32,13 +32,6 @@ constexpr bool has_steps(int steps, Dtype dtype, const Target& target) {
   return steps < kTensorCores || (bytes_of(dtype) == 2 && target.team_scratch_kib > 0);
 }
 
-/// Queries, and keys, of a tile unless the caller chooses: on a GPU those whose pads take 60 to 140 KiB, or half.
-constexpr int default_tile(const Target& target, int real_bytes, int D) {
-  if (target.is_host) return 64;
-  const int row_bytes = (target.is_portable ? 5 : 2) * round_up(D * real_bytes, 2 * kPacketBytes) / 2;
-  return row_bytes <= 256 ? 64 : row_bytes <= 512 ? 32 : 16;
-}
-
 /// Where the tiles of a team lie in its pad. Offsets and pitches are in elements, the whole in bytes.
 struct Pads {
   int steps, scalar_bytes, real_bytes;
@@ -77,5 +70,18 @@ struct Pads {
 
 /// What a launch asks for: the tiles, and the way to a multiple of 16 bytes.
 constexpr std::int64_t scratch_bytes(const Pads& pads) { return pads.bytes() + kPacketBytes; }
+
+/// Queries, and keys, of a tile unless the caller chooses: on a GPU those whose pads take 60 to 140 KiB, or half; with
+/// 48 KiB the largest that fit on every step.
+constexpr int default_tile(const Target& target, int real_bytes, int D) {
+  if (target.is_portable) {
+    for (const int tile : {64, 32}) {
+      if (scratch_bytes({kFlash1Steps, real_bytes, real_bytes, tile, tile, D}) <= scratch_limit(target)) return tile;
+    }
+    return 16;
+  }
+  const int row_bytes = target.is_host ? 0 : round_up(D * real_bytes, 2 * kPacketBytes);
+  return row_bytes <= 256 ? 64 : row_bytes <= 512 ? 32 : 16;
+}
 
 }  // namespace tessera::kernels::ladder
