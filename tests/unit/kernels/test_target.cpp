@@ -172,6 +172,9 @@ TEST(Target, tensor_cores_are_the_fifth_step_of_gpus_in_16_bits) {
   EXPECT_FALSE(kernels::has_steps(choice, Dtype::bf16, kHostTarget));
   choice.steps = 4;
   EXPECT_TRUE(kernels::has_steps(choice, Dtype::fp32, kHostTarget));
+  choice.kind = kernels::AttentionKind::flash2;  // whose fourth is in registers
+  EXPECT_FALSE(kernels::has_steps(choice, Dtype::fp32, kHostTarget));
+  EXPECT_TRUE(kernels::has_steps(choice, Dtype::fp32, {.is_host = false, .is_portable = true}));
 }
 
 TEST(Target, the_ladders_own_tiles_fit_every_gpu_in_up_to_32_bits) {
@@ -194,18 +197,20 @@ TEST(Target, without_vendor_parts_pads_stay_in_48_KiB) {
     for (const auto& [kind, steps] : {std::pair{kernels::AttentionKind::flash1, 0},
                                       {kernels::AttentionKind::flash1, 4},
                                       {kernels::AttentionKind::flash2, 3},
+                                      {kernels::AttentionKind::flash2, 4},
                                       {kernels::AttentionKind::flash2, kernels::kNoLadder}}) {
       kernels::AttentionChoice choice = kind;
       choice.steps = steps;
+      const bool has_tiles = steps >= 0 && steps < 4 + (kind == kernels::AttentionKind::flash1);
       for (const Dtype dtype : {Dtype::fp64, Dtype::fp32, Dtype::bf16}) {
         const auto fits = [&] {
           return kernels::attention_pad_bytes(choice, dtype, D, portable) <= scratch_limit(portable);
         };
-        choice.query_tile = choice.key_tile = steps == kernels::kNoLadder ? 0 : 16;
+        choice.query_tile = choice.key_tile = has_tiles ? 16 : 0;
         const bool least_fit = fits();
         choice.query_tile = choice.key_tile = 0;
         EXPECT_EQ(fits(), least_fit) << name_of(kind) << ", " << steps << " steps, D " << D;
-        EXPECT_TRUE(least_fit || (steps != kernels::kNoLadder && D > 64));
+        EXPECT_TRUE(least_fit || (has_tiles && D > 64));
       }
     }
     EXPECT_FALSE(has_forward(Engine::mma, Dtype::bf16, D, portable));
