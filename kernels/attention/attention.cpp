@@ -61,16 +61,19 @@ namespace {
                               std::to_string(choice.steps) + " steps for this dtype; ask has_steps");
 }
 
-/// Calls launch.operator()<kSteps>() with the steps as a constant from 0 to kMost, else returns false.
+/// Calls launch.operator()<kSteps>() with the steps, from 0 to kMost, as a constant.
 template <int kMost, class Launch>
-bool with_steps(int steps, const Launch& launch) {
-  if constexpr (kMost < 0) {
-    return false;
-  } else {
+void with_steps(int steps, const Launch& launch) {
+  if constexpr (kMost >= 0) {
     if (steps != kMost) return with_steps<kMost - 1>(steps, launch);
     launch.template operator()<kMost>();
-    return true;
   }
+}
+
+/// Whether a GPU runs RegisterForward, whose tiles are constants.
+bool is_in_registers(const AttentionChoice& choice) {
+  const bool has_own_tiles = choice.steps == kNoLadder && choice.query_tile == 0 && choice.key_tile == 0;
+  return choice.kind == AttentionKind::flash2 && (has_own_tiles || choice.steps > ladder::kFlash2LaneSteps);
 }
 
 /// Of standard attention.
@@ -105,7 +108,10 @@ bool has_backward(Engine engine, Dtype dtype, int D, const Target& target) {
 }
 
 bool has_steps(const AttentionChoice& choice, Dtype dtype, const Target& target) {
-  return choice.steps <= most_steps(choice.kind) && ladder::has_steps(choice.steps, dtype, target);
+  if (choice.kind == AttentionKind::flash1 && choice.steps == ladder::kTensorCores)
+    return is_16_bit(dtype) && target.team_scratch_kib > 0;
+  const bool is_for_gpus = choice.kind == AttentionKind::flash2 && choice.steps > ladder::kFlash2LaneSteps;
+  return choice.steps <= most_steps(choice.kind) && !(is_for_gpus && target.is_host);
 }
 
 std::int64_t attention_pad_bytes(const AttentionChoice& choice, Dtype dtype, int D, const Target& target) {
@@ -114,8 +120,10 @@ std::int64_t attention_pad_bytes(const AttentionChoice& choice, Dtype dtype, int
   if (choice.kind == AttentionKind::standard || choice.kind == AttentionKind::tiled ||
       (is_blocked && choice.forward != Engine::portable))
     return 0;
-  if (is_blocked && !target.is_host && choice.query_tile == 0 && choice.key_tile == 0)
-    return forward_pad_bytes(register_tiles(target, real_bytes, D).forward, real_bytes) + 16;
+  if (!target.is_host && is_in_registers(choice)) {
+    const RegisterTiles tiles = register_tiles(target, real_bytes, D).forward;
+    return forward_pad_bytes(choice.steps == kNoLadder ? tiles : tiles.on_step(choice.steps), real_bytes) + 16;
+  }
   const int own = is_blocked ? flash2_forward_tile(target, real_bytes) : ladder::default_tile(target, real_bytes, D);
   const int query_tile = choice.query_tile > 0 ? choice.query_tile : own;
   const int key_tile = choice.key_tile > 0 ? choice.key_tile : own;
@@ -180,36 +188,33 @@ template <class Exec, class Scalar>
 void Attention<Exec, Scalar>::forward(const Exec& exec) const {
   const ForwardTask<Exec, Scalar> task{
       .q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = scale, .causal = causal};
+  if (!has_steps(choice, kDtype<Scalar>, kTargetOf<Exec>)) refuse_steps(choice);
   switch (choice.kind) {
-    case AttentionKind::standard: {
-      if (choice.steps > 0) refuse_steps(choice);
+    case AttentionKind::standard:
       return StandardForward<Exec, Scalar>{task, probabilities, products_by(choice), math}.launch(exec);
-    }
     case AttentionKind::tiled:
       return TiledForward<Exec, Scalar>{task, choice.query_tile, choice.key_tile, workspace}.launch(exec);
     case AttentionKind::flash1: {
       constexpr int kMost = kHasTileScores<Exec, Scalar> ? ladder::kFlash1Steps : ladder::kFlash1Steps - 1;
-      const bool has_run = with_steps<kMost>(choice.steps, [&]<int kSteps>() {
+      return with_steps<kMost>(choice.steps, [&]<int kSteps>() {
         Flash1Forward<Exec, Scalar, kSteps>{task, choice.query_tile, choice.key_tile, workspace}.launch(exec);
       });
-      if (!has_run) refuse_steps(choice);
-      return;
     }
     case AttentionKind::flash2: break;
   }
-  if (choice.steps != kNoLadder) {
-    const bool has_run = with_steps<ladder::kFlash2Steps>(choice.steps, [&]<int kSteps>() {
+  if (choice.steps != kNoLadder && !is_in_registers(choice)) {
+    return with_steps<ladder::kFlash2LaneSteps>(choice.steps, [&]<int kSteps>() {
       Flash2Ladder<Exec, Scalar, kSteps>{task, choice.query_tile, choice.key_tile}.launch(exec);
     });
-    if (!has_run) refuse_steps(choice);
-    return;
   }
   switch (choice.forward) {
     case Engine::portable: {
       if (choice.query_tile == 0 && choice.key_tile == 0) {
         if constexpr (kIsHost<Exec>) return Flash2Forward<Exec, Scalar>{{}, task}.launch(exec);
-        if constexpr (!kIsHost<Exec>) return RegisterForward<Exec, Scalar>{task}.launch(exec);
+        if constexpr (!kIsHost<Exec>) return RegisterForward<Exec, Scalar>{task, choice.steps}.launch(exec);
       }
+      TESSERA_REQUIRE(choice.steps == kNoLadder, "attention: from flash2's fourth step on, tiles are constants",
+                      choice.steps, choice.query_tile, choice.key_tile);
       const int own = flash2_forward_tile({.is_host = kIsHost<Exec>}, sizeof(Real));
       const ChosenTiles tiles{choice.query_tile > 0 ? choice.query_tile : own,
                               choice.key_tile > 0 ? choice.key_tile : own};

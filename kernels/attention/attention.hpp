@@ -37,8 +37,8 @@ inline constexpr int kNoLadder = -1;
 struct AttentionChoice {
   AttentionKind kind = AttentionKind::flash2;
   Engine forward = Engine::portable, backward = Engine::portable;  // of flash2; backward also of flash1 and tiled
-  int steps;  // of flash1 0 to 5; of flash2 0 to 3, or kNoLadder; of standard 0, or kNoLadder: by the library
-  int query_tile = 0, key_tile = 0;  // of a portable forward kernel; 0: its own
+  int steps;  // of flash1 0 to 5; of flash2 0 to 5, or kNoLadder; of standard 0, or kNoLadder: by the library
+  int query_tile = 0, key_tile = 0;  // of a portable forward kernel, up to flash2's third step; 0: its own
   bool deterministic = true;         // false: backward may add gradients in any order
 
   AttentionChoice(AttentionKind implementation = AttentionKind::flash2)

@@ -13,7 +13,9 @@ Sections, in this order (--only picks some, separated by commas):
     parts       steps against the sum of what they must do: products alone, attention alone, and the bytes of all other
                 kernels at the rate of a copy, by ncu
     fp32        in fp32 and TF32 (compare/fp32.py): fp32.steps, clipped steps of small and large; fp32.mma, tensor cores;
-                fp32.flash2, the portable kernel; fp32.standard, stored scores (these and parts only where --only names them)
+                fp32.flash2, the portable kernel; fp32.standard, stored scores
+    portable    kernels of a step in fp32, built for Kokkos alone, against the tuned build (compare/portable.py; this, fp32 and
+                parts only where --only names them)
 
 Of attention alone there is no compiled form: scaled_dot_product_attention is one kernel already. Where torch.compile
 has something to join, in whole steps, it is the other side.
@@ -30,7 +32,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from compare import fp32, plots
+from compare import fp32, plots, portable
 from compare.sides import GPUS, ON_ONE_GPU, ROOT, CutShort, Failed, Ours, Report, Torch, cut_short, deck, lowest, machine, median, numbers, ratio_text, words
 from compare.steps import STEP_HEADER, gpt2, promise_gpt2, promise_steps, step_line, steps
 
@@ -340,8 +342,9 @@ def parts_of(profile, copy_gbyte_per_s):
 # --- all of it
 
 PROMISES = {"attention": promise_attention, "error": promise_error, "kernels": promise_kernels, "gpt2": promise_gpt2,
-            "steps": promise_steps, "scaling": promise_scaling, "parts": promise_parts, **fp32.PROMISES}
-ONLY_BY_NAME = ("parts", *fp32.SECTIONS)
+            "steps": promise_steps, "scaling": promise_scaling, "parts": promise_parts, "portable": portable.promise, **fp32.PROMISES}
+TABLES = ("portable", *fp32.SECTIONS)  # without pictures
+ONLY_BY_NAME = ("parts", *TABLES)
 SHORT = {"fp32": fp32.SECTIONS}  # names of several sections
 OF_ATTENTION = ("attention", "error", "fp32.mma", "fp32.flash2", "fp32.standard")  # which share a process of PyTorch's side
 
@@ -370,6 +373,7 @@ def main(arguments, program):
             "steps": lambda: steps(ours, report, min(rounds, 3), quick, arguments.sizes.split(","), begin + arguments.budget),
             "scaling": lambda: scaling(ours, report, gpus, quick),
             "parts": lambda: parts(ours, report, arguments.sizes.split(",")),
+            "portable": lambda: portable.measure(ours, report, min(rounds, 3)),
             **{section: lambda section=section: fp32.measure(section, ours, torch, report, min(rounds, 3), quick, timing(quick), fp32.sizes_of(arguments))
                for section in fp32.SECTIONS}}
     signal.signal(signal.SIGTERM, cut_short)

@@ -5,7 +5,7 @@ table lies between them.
 """
 import tomllib
 
-from compare import fp32, plots
+from compare import fp32, plots, portable
 from compare.sides import ROOT, Report, median
 from experiments import table
 from launching import Refusal
@@ -27,6 +27,7 @@ def attention_table(rows):
 
 # {section: (folder of its page, its table)}
 HOMES = {"attention": ("input/bench/attention_gpu", attention_table), "fp32.steps": ("kernels", fp32.step_table),
+         "portable": ("kernels", portable.kernel_table),
          **{f"fp32.{kernel}": ("kernels", fp32.attention_table) for kernel in fp32.ATTENTION}}
 
 
@@ -58,9 +59,10 @@ def generated(name, kept):
     """What ran where, and the section's table."""
     info, rows = kept["info"], rows_of(kept["rows"])
     rounds = max(len(times) for row in rows for times in (row["ms"].values() if isinstance(row["ms"], dict) else [row["ms"]]))
-    repeats = f"{info['steps']} steps" if name == "fp32.steps" else f"up to {info['repeats']} repeats"
+    repeats = {"fp32.steps": f"{info['steps']} steps", "portable": "one step"}.get(name, f"up to {info['repeats']} repeats")
     where = measured(info, "one " + info["device"], f"median of {rounds} rounds of {repeats}")
-    return f"{where}, beside {info['pytorch']}.\n\n{table.text(*HOMES[name][1](rows), True)}"
+    beside = "" if name == "portable" else f", beside {info['pytorch']}"
+    return f"{where}{beside}.\n\n{table.text(*HOMES[name][1](rows), True)}"
 
 
 def publish(folder, root=ROOT):

@@ -10,11 +10,12 @@ DTYPE, HEADS, D, T = "bench.dtype", "bench.heads", "bench.head_width", "bench.le
 TENSOR_CORES = "tensor cores"
 TILE = 64  # queries of a team of flash2's ladder, unless the pads are too large for it (D above 64)
 
+# What each step adds, and the engines that have it: flash1's, flash2's.
+STEPS = {"plain": ("0 steps", "0 steps"), "aligned rows": ("1 step", "1 step"), "wide copies": ("2 steps", "2 steps"),
+         "wide loads in q kᵀ": ("3 steps", "3 steps"), "rows by the team": ("4 steps", None), "4 x 4 in registers": (None, "4 steps"),
+         "larger blocks": (None, "5 steps"), "the usual one": (None, "portable"), "tensor cores": ("5 steps", TENSOR_CORES)}
 # The versions, in the order of the columns: (implementation, engine).
-VERSIONS = (*(("flash1", engine) for engine in ("0 steps", "1 step", "2 steps", "3 steps", "4 steps", "5 steps")),
-            *(("flash2", engine) for engine in ("0 steps", "1 step", "2 steps", "3 steps", "portable", TENSOR_CORES)))
-STEPS = ("plain", "aligned rows", "wide copies", "wide loads in q kᵀ", "rows by the team", "tensor cores")  # what each step adds
-COLOURS = {"flash1": ORANGE, "flash2": BLUE}
+VERSIONS = [(name, engine) for name, engines in zip(("flash1", "flash2"), zip(*STEPS.values())) for engine in engines if engine]
 
 
 class Figures(dict):
@@ -83,29 +84,37 @@ def tables(results):
     yield ([*case_names, "flash1 teams", "flash2 teams", "flash2 over flash1: plain", "3 steps", "best flash1", "best flash2", "best over best"], exchange)
 
 
+def page_tables(results):
+    """Times at the most tokens, ms: a line for each version, a column for each other case."""
+    every = by_case(results.rows)
+    cases = [case for case in every if case[3] == max(case[3] for case in every)]
+    adds = {(name, engine): step for step, engines in STEPS.items() for name, engine in zip(("flash1", "flash2"), engines)}
+    yield (["kernel", "what the step adds", *(f"{dtype}, B*H {heads:.0f}, D {width:.0f}" for dtype, heads, width, _ in cases)],
+           [[name, adds.get((name, engine), ""), *(every[case].ms(name, engine) for case in cases)] for name, engine in [("standard", "-"), *VERSIONS]])
+
+
 def draw_steps(axes, every):
-    """Time by step of the ladder, of the largest shape of each number format."""
+    """Time by step of the ladder, with the most heads and tokens of each number format; flash1's with the narrowest heads."""
+    narrow, wide = min(case[2] for case in every), max(case[2] for case in every)
+    lines = {("flash1", narrow): ORANGE, ("flash2", wide): PURPLE, ("flash2", narrow): BLUE}
     for dtype, dash in zip(dict.fromkeys(case[0] for case in every), ("-", "--")):
-        shape = max((case for case in every if case[0] == dtype), key=lambda case: case[1:])
-        figures = every[shape]
-        for name, colour in COLOURS.items():
-            times = [figures.ms(name, engine) for engine in ("0 steps", "1 step", "2 steps", "3 steps", "4 steps", "5 steps")]
-            if name == "flash2":
-                times[5] = figures.ms(name, TENSOR_CORES)
+        for (name, width), colour in lines.items():
+            shape = max(case for case in every if case[0] == dtype and case[2] == width)
+            times = [every[shape].ms(name, engines[name == "flash2"]) for engines in STEPS.values()]
             places = np.flatnonzero(np.isfinite(times))
-            axes.plot(places, np.array(times)[places], color=colour, linestyle=dash, marker="o", markersize=4, label=f"{name}, {dtype}")
-        if np.isfinite(figures.ms("standard", "-")):
-            axes.axhline(figures.ms("standard", "-"), color=plotting.INK, linestyle=dash, linewidth=1, label=f"standard, {dtype}")
+            axes.plot(places, np.array(times)[places], color=colour, linestyle=dash, marker="o", markersize=4, label=f"{name}, D {width:.0f}, {dtype}")
+        if np.isfinite(every[shape].ms("standard", "-")):
+            axes.axhline(every[shape].ms("standard", "-"), color=plotting.INK, linestyle=dash, linewidth=1, label=f"standard, D {shape[2]:.0f}, {dtype}")
     axes.set_title("Forward by step, ms")
-    plotting.aside(axes, f"B*H {shape[1]:.0f}, D {shape[2]:.0f}, T {plotting.length_text(int(shape[3]))}", size=8)
+    plotting.aside(axes, f"B*H {shape[1]:.0f}, T {plotting.length_text(int(shape[3]))}", size=8)
     axes.set_xticks(range(len(STEPS)), STEPS, rotation=35, ha="right")
     axes.set_xlim(-0.3, len(STEPS) - 0.7)
     log_axis(axes.yaxis)
 
 
 def draw_exchange(axes, every):
-    """By how much flash2 leads flash1, both with three steps, of the widest heads of the first number format."""
-    dtype, width = next(iter(every))[0], max(case[2] for case in every)
+    """By how much flash2 leads flash1, both with three steps, of the narrowest heads of the first number format."""
+    dtype, width = next(iter(every))[0], min(case[2] for case in every)
     for heads, colour in zip(sorted({case[1] for case in every}), (BLUE, GREEN, PURPLE, ORANGE)):
         mine = sorted((case[3], figures) for case, figures in every.items() if case[:3] == (dtype, heads, width))
         leads = [figures.ms("flash1", "3 steps") / figures.ms("flash2", "3 steps") for _, figures in mine]

@@ -115,8 +115,8 @@ void check_precision(const PrecisionSettings& precision, Rules& rules) {
 
 void check_attention(const Settings& settings, Rules& rules) {
   const Attention& attention = settings.attention;
-  const bool has_tiles =
-      attention.kernel == AttentionKernel::tiled || is_flash1(attention.kernel) || is_flash2(attention.kernel);
+  const bool has_tiles = attention.kernel == AttentionKernel::tiled || is_flash1(attention.kernel) ||
+                         (is_flash2(attention.kernel) && attention.kernel < AttentionKernel::flash2_4);
   for (const auto& [key, tile] :
        {std::pair<std::string_view, std::int64_t>{"attention.query_tile", attention.query_tile},
         {"attention.key_tile", attention.key_tile}}) {
@@ -124,7 +124,7 @@ void check_attention(const Settings& settings, Rules& rules) {
                   fmt::format("{} is not a tile size", tile), "0, 16, 32, 64 or 128");
     rules.require(tile == 0 || has_tiles, {key, "attention.kernel"},
                   "would be ignored: attention.kernel names no portable kernel with tiles",
-                  "attention.kernel = \"tiled\", \"flash1\" or \"flash2\", or a step of the ladder");
+                  "attention.kernel = \"tiled\", \"flash1\" or \"flash2\", or a step of the ladder up to \"flash2/3\"");
   }
 }
 

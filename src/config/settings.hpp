@@ -42,6 +42,8 @@ enum class AttentionKernel {
   flash2_1,
   flash2_2,
   flash2_3,
+  flash2_4,
+  flash2_5,
   mma,
   wgmma
 };
@@ -49,7 +51,7 @@ constexpr bool is_standard(AttentionKernel k) {
   return k == AttentionKernel::standard || k == AttentionKernel::standard_0;
 }
 constexpr bool is_flash1(AttentionKernel k) { return k >= AttentionKernel::flash1 && k <= AttentionKernel::flash1_5; }
-constexpr bool is_flash2(AttentionKernel k) { return k >= AttentionKernel::flash2 && k <= AttentionKernel::flash2_3; }
+constexpr bool is_flash2(AttentionKernel k) { return k >= AttentionKernel::flash2 && k <= AttentionKernel::flash2_5; }
 constexpr bool is_by_engine(AttentionKernel k) { return k == AttentionKernel::mma || k == AttentionKernel::wgmma; }
 enum class Collectives { automatic, mpi, nccl };
 enum class Transfers { automatic, ring, copy_engine };

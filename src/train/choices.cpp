@@ -97,9 +97,12 @@ void require_steps_and_tiles(const kernels::AttentionChoice& choice, Dtype dtype
   if (!kernels::has_steps(choice, dtype, machine.target)) {
     throw Failure(
         Exit::usage,
-        fmt::format("attention.kernel = \"{}/{}\": {} has no such kernel for {}: the fifth step needs tensor cores "
-                    "of a GPU and bf16 or fp16. Set attention.kernel = \"flash1/4\"",
-                    kernels::name_of(choice.kind), choice.steps, machine.build, name_of(dtype)));
+        fmt::format("attention.kernel = \"{}/{}\": {} has no such kernel for {}: {}", kernels::name_of(choice.kind),
+                    choice.steps, machine.build, name_of(dtype),
+                    choice.kind == kernels::AttentionKind::flash1
+                        ? "the fifth step needs tensor cores of a GPU and bf16 or fp16. Set attention.kernel = "
+                          "\"flash1/4\""
+                        : "the fourth step and the fifth need a GPU. Set attention.kernel = \"flash2\""));
   }
   const std::int64_t pad = kernels::attention_pad_bytes(choice, dtype, D, machine.target),
                      limit = kernels::scratch_limit(machine.target);

@@ -140,11 +140,11 @@ class Bench(BenchTest):
         self.assertGreater(rows["-"]["peak_mib"], rows["portable"]["peak_mib"])  # its workspace
         self.assertEqual(len({row["memory_mib"] for row in rows.values()}), 1)
 
-    def test_the_tuned_kernel_in_fp32_is_three_steps_of_the_ladder(self):
+    def test_fp32_runs_on_tensor_cores_where_there_are_some(self):
         if gpus() is None:
             self.skipTest("needs a CUDA build")
         row = self.row(self.deck(ATTENTION), *kernel("auto"))
-        self.assertEqual((row["engine"], row["outcome"]), ("3 steps", "ok"))
+        self.assertIn((row["engine"], row["outcome"]), {("mma", "ok"), ("portable", "ok")})
         self.assertGreater(min(row["forward_ms"], row["backward_ms"]), 0)
 
     def test_pads_grow_with_the_tiles_and_are_none_where_the_tiles_lie_in_a_workspace(self):

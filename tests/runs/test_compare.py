@@ -17,7 +17,7 @@ from unittest import mock
 from harness import PROGRAM, SOURCE, TINY, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
-from compare import fp32, gpu, plots, steps, stored  # noqa: E402  (after the path to it)
+from compare import fp32, gpu, plots, portable, steps, stored  # noqa: E402  (after the path to it)
 from compare.strategy_setup import Setup  # noqa: E402
 from launching import deck_name  # noqa: E402
 
@@ -231,7 +231,7 @@ class Compare(RunTest):
                        "gpt2": [{"deck": "gpt2_124m", "llm_c_tokens_per_s": 530_000, **step}],
                        "steps": {"small": {"ours": {"graph": [step]}, "torch": {"reduce-overhead": [{"step": 6.0}]}}}, "scaling": {1: 10.0, 2: 19.0},
                        "parts": {"small": {"products": 2.0, "attention": 1.0, "bytes": 1.0, **step}}}
-        drawn = [section for section in gpu.PROMISES if section not in fp32.SECTIONS]  # which are tables alone
+        drawn = [section for section in gpu.PROMISES if section not in gpu.TABLES]
         self.assertEqual(list(report.data), drawn)
         with contextlib.redirect_stdout(io.StringIO()):
             plots.draw(report)
@@ -281,11 +281,16 @@ class Compare(RunTest):
         self.measured_fp32(report, {"forward": 4.8, "backward": 8.0})
         report.keep("fp32.steps", [{"size": "small", "dtype": "fp32", "ms": [5.0, 6.0, 7.0], "torch_ms": [12.0, 12.0, 7.0]}])
         report.keep("attention", rows)
+        step = [(f"void parallel<tessera::kernels::{name}<Cuda, float>>", us, 0) for name, us in (("Rope", 30), ("RmsnormForward", 10), ("RegisterForwardTeam", 90),
+                                                                                              ("Rope", 10))]
+        report.keep("portable", portable.rows_of([portable.of_step(step)] * 2, [portable.of_step([(name, 1.2 * us, 0) for name, us, _ in step])] * 2))
         stored.publish(report.folder, self.folder)
         self.assertEqual(stored.faults(self.folder), [])
         page = self.folder / "kernels/README.md"
         self.assertIn("median of 3 rounds of 10 steps, commit 0123456789ab, GNU 13.3.0, CUDA 13.0, beside PyTorch.", page.read_text())
         self.assertRegex(page.read_text(), r"\| small \| fp32 +\| +6 \| +12 \| +2.00 \(1.00-2.40\) +\|")
+        self.assertIn("median of 2 rounds of one step, commit 0123456789ab, GNU 13.3.0, CUDA 13.0.\n", page.read_text())
+        self.assertRegex(page.read_text(), r"\| Rope +\| +2 \| +40 \| +48 \| +1.20 \|\n\| RmsnormForward +\| +1 \|[^\n]*\n<!-- end")
         page.write_text(page.read_text().replace(" 2.00 (", " 2.10 (", 1))
         self.assertRegex(stored.faults(self.folder)[0], r"(?s)kernels: README.md has\n.*2\.10.*where compare.toml gives.*2\.00")
         page.write_text(page.read_text().replace("compare/fp32.steps", "compare/steps"))

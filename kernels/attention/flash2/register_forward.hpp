@@ -28,6 +28,7 @@ namespace tessera::kernels {
 template <class Exec, class Scalar>
 struct RegisterForward {
   ForwardTask<Exec, Scalar> task;
+  int steps = -1;  // 4 or 5: a step of the ladder (ladder_sizes.hpp); else the usual kernel
 
   static constexpr int kMaxHead = 256;
 

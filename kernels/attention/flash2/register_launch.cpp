@@ -32,7 +32,7 @@ void RegisterForward<Exec, Scalar>::launch(const Exec& exec) const {
   detail::require_forward_tensors("flash2 forward", task, kMaxHead);
   const bool fits = all_fit_packets(task.q, task.k, task.v, task.out);
   with_width(task.q.extent_int(3),
-             [&]<int kWidth>() { launch_register_forward<Exec, Scalar, kWidth>(exec, task, fits); });
+             [&]<int kWidth>() { launch_register_forward<Exec, Scalar, kWidth>(exec, task, steps, fits); });
 }
 
 template <class Exec, class Scalar>

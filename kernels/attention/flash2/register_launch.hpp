@@ -9,7 +9,7 @@ namespace tessera::kernels {
 
 /// Defined in register_width.cpp.in, once per width. The shapes have been checked.
 template <class Exec, class Scalar, int kWidth>
-void launch_register_forward(const Exec& exec, const ForwardTask<Exec, Scalar>& task, bool fits_packets);
+void launch_register_forward(const Exec& exec, const ForwardTask<Exec, Scalar>& task, int steps, bool fits_packets);
 template <class Exec, class Scalar, int kWidth>
 void launch_register_backward(const Exec& exec, const BackwardTask<Exec, Scalar>& task, std::byte* workspace,
                               bool fits_packets);

@@ -29,6 +29,17 @@ struct RegisterTiles {
   constexpr int row_tile() const { return down * rows; }
   constexpr int column_tile() const { return across * columns; }
   constexpr bool operator==(const RegisterTiles&) const = default;
+
+  /// On a step of the ladder (ladder_sizes.hpp): its blocks, and nothing ahead.
+  constexpr RegisterTiles on_step(int steps) const {
+    RegisterTiles tiles = *this;
+    tiles.ahead = 0;
+    if (steps == 4) {
+      tiles.rows = rows < 4 ? rows : 4;
+      tiles.columns = columns < 4 ? columns : 4;
+    }
+    return tiles;
+  }
 };
 
 /// The pitch of a row of `columns` numbers of `real_bytes`, `columns` a multiple of two packets of 16 bytes: an odd

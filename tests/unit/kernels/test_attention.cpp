@@ -147,7 +147,7 @@ using Flash1 = Case<S, AttentionKind::flash1>;
 template <class S>
 using Flash2 = Case<S, AttentionKind::flash2>;
 template <class S>
-using Flash2Ladder = Case<S, AttentionKind::flash2, 3>;  // as GPUs run it without tensor cores
+using Flash2Ladder = Case<S, AttentionKind::flash2, 3>;
 using AllCases =
     ::testing::Types<Standard<double>, Standard<float>, Standard<bfloat16>, Standard<float16>, StandardTeams<double>,
                      StandardTeams<float>, StandardTeams<bfloat16>, StandardTeams<float16>, Flash2<double>,
@@ -497,7 +497,7 @@ struct AttentionLadder : ::testing::Test {
 TYPED_TEST_SUITE(AttentionLadder, AllScalars, ScalarNames);
 
 TYPED_TEST(AttentionLadder, matches_reference_on_every_step) {
-  for (const auto& [kind, most] : {std::pair{AttentionKind::flash1, 5}, {AttentionKind::flash2, 3}}) {
+  for (const auto& [kind, most] : {std::pair{AttentionKind::flash1, 5}, {AttentionKind::flash2, 5}}) {
     for (int steps = 0; steps <= most; ++steps) {
       const AttentionChoice choice = choice_of(kind, steps);
       if (!kernels::has_steps(choice, kDtype<TypeParam>)) continue;
@@ -538,7 +538,8 @@ TYPED_TEST(AttentionLadder, refuses_what_it_does_not_have) {
   };
   refuses(choice_of(AttentionKind::standard, 1));
   refuses(choice_of(AttentionKind::flash1, 6));
-  refuses(choice_of(AttentionKind::flash2, 4));
+  refuses(choice_of(AttentionKind::flash2, 6));
+  refuses(choice_of(AttentionKind::flash2, 4, 16));  // there tiles are constants
   refuses(choice_of(AttentionKind::flash1, 0, 8));
   refuses(choice_of(AttentionKind::flash1, 4, 0, 40));
   refuses(choice_of(AttentionKind::flash2, 1, 17));

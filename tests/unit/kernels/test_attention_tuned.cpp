@@ -305,8 +305,8 @@ TYPED_TEST(AttentionTuned, a_head_does_not_depend_on_how_many_there_are) {
   using Scalar = typename TypeParam::Scalar;
   std::vector<std::pair<int, Shape>> cases;
   for (const int D : TypeParam::widths()) {
-    cases.push_back({D, {1, 1, 300, 300, true}});
-    cases.push_back({D, {1, 1, 300, 430, false}});
+    cases.push_back({D, {1, 1, 150, 150, true}});
+    cases.push_back({D, {1, 1, 150, 215, false}});
   }
   for (const auto& [width, shape] : cases) {
     const int D = width;  // which a lambda can capture
@@ -322,10 +322,12 @@ TYPED_TEST(AttentionTuned, a_head_does_not_depend_on_how_many_there_are) {
     }
     const Outcome<TypeParam> expected(one, D, in), got(many, D, repeated);
     const auto every_head_is_close = [&](const Buffer<Scalar>& all, const Buffer<Scalar>& single, Closeness closeness) {
-      const auto values = all.values(), head_values = single.values();
+      const auto elements = all.elements(), expected = single.elements();
       for (int head = 0; head < many.B * many.H; ++head) {
-        const auto first = values.begin() + head * head_values.size();
-        ASSERT_TRUE(all_close<Scalar>(std::vector(first, first + head_values.size()), head_values, closeness))
+        const auto first = elements.begin() + head * expected.size();
+        const std::vector<Scalar> mine(first, first + expected.size());
+        if (same_bits(mine, expected)) continue;
+        ASSERT_TRUE(all_close<Scalar>(Buffer<Scalar>(mine).values(), single.values(), closeness))
             << "head " << head << " D " << D << " " << one;
       }
     };

@@ -233,6 +233,8 @@ void tiles_of_gpus_match_reference() {
   constexpr RegisterSet kSet = kernels::register_tiles(kGpu, sizeof(Accum<Scalar>), kWidth);
   matches_reference<Scalar, kSet>({1, 1, 67, 67, kWidth, true}, true);
   matches_reference<Scalar, kSet>({1, 1, 21, 50, kWidth - 16, false}, true);
+  if (kWidth != 64) return;
+  matches_reference<Scalar, RegisterSet{kSet.forward.on_step(4), kSet.backward}>({1, 1, 67, 67, kWidth, true}, true);
 }
 
 TEST(RegisterTiles, of_gpus_match_reference_in_every_width) {

@@ -172,6 +172,9 @@ TEST(Target, tensor_cores_are_the_fifth_step_of_gpus_in_16_bits) {
   EXPECT_FALSE(kernels::has_steps(choice, Dtype::bf16, kHostTarget));
   choice.steps = 4;
   EXPECT_TRUE(kernels::has_steps(choice, Dtype::fp32, kHostTarget));
+  choice.kind = kernels::AttentionKind::flash2;  // whose fourth is in registers
+  EXPECT_FALSE(kernels::has_steps(choice, Dtype::fp32, kHostTarget));
+  EXPECT_TRUE(kernels::has_steps(choice, Dtype::fp32, {.is_host = false, .is_portable = true}));
 }
 
 TEST(Target, the_ladders_own_tiles_fit_every_gpu_in_up_to_32_bits) {
@@ -190,14 +193,24 @@ TEST(Target, the_ladders_own_tiles_fit_every_gpu_in_up_to_32_bits) {
 
 TEST(Target, without_vendor_parts_pads_stay_in_48_KiB) {
   const kernels::Target portable{.is_host = false, .is_portable = true};
-  kernels::AttentionChoice choice;
-  for (int D = 8; D <= 256; ++D) {
-    for (const auto kind : {kernels::AttentionKind::flash1, kernels::AttentionKind::flash2}) {
-      choice = kind;
-      if (kind == kernels::AttentionKind::flash1) choice.steps = D % 2 * 4;
-      for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
-        if (kind == kernels::AttentionKind::flash1 && bytes_of(dtype) * D > 512) continue;  // 16 x 16 is too large
-        EXPECT_LE(kernels::attention_pad_bytes(choice, dtype, D, portable), scratch_limit(portable)) << D;
+  for (int D = 1; D <= 256; ++D) {
+    for (const auto& [kind, steps] : {std::pair{kernels::AttentionKind::flash1, 0},
+                                      {kernels::AttentionKind::flash1, 4},
+                                      {kernels::AttentionKind::flash2, 3},
+                                      {kernels::AttentionKind::flash2, 4},
+                                      {kernels::AttentionKind::flash2, kernels::kNoLadder}}) {
+      kernels::AttentionChoice choice = kind;
+      choice.steps = steps;
+      const bool has_tiles = steps >= 0 && steps < 4 + (kind == kernels::AttentionKind::flash1);
+      for (const Dtype dtype : {Dtype::fp64, Dtype::fp32, Dtype::bf16}) {
+        const auto fits = [&] {
+          return kernels::attention_pad_bytes(choice, dtype, D, portable) <= scratch_limit(portable);
+        };
+        choice.query_tile = choice.key_tile = has_tiles ? 16 : 0;
+        const bool least_fit = fits();
+        choice.query_tile = choice.key_tile = 0;
+        EXPECT_EQ(fits(), least_fit) << name_of(kind) << ", " << steps << " steps, D " << D;
+        EXPECT_TRUE(least_fit || (has_tiles && D > 64));
       }
     }
     EXPECT_FALSE(has_forward(Engine::mma, Dtype::bf16, D, portable));

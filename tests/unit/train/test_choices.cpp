@@ -77,6 +77,8 @@ TEST(ChooseAttention, refuses_tensor_cores_that_the_device_does_not_have_and_nam
   EXPECT_EQ(chosen({.kernel = AttentionKernel::mma}, Dtype::fp32, kA100), "flash2 (mma)");
   EXPECT_THAT(refusal_of({.kernel = AttentionKernel::flash1_5}, Dtype::bf16, kCpu),
               HasSubstr("Set attention.kernel = \"flash1/4\""));
+  EXPECT_THAT(refusal_of({.kernel = AttentionKernel::flash2_4}, Dtype::fp32, kCpu),
+              HasSubstr("need a GPU. Set attention.kernel = \"flash2\""));
   EXPECT_EQ(chosen({.kernel = AttentionKernel::mma}, Dtype::bf16, kH200), "flash2 (mma)");
   EXPECT_EQ(chosen({.kernel = AttentionKernel::wgmma}, Dtype::bf16, kH200), "flash2 (wgmma)");
 }
@@ -110,6 +112,7 @@ TEST(ChooseAttention, takes_the_steps_and_tiles_of_the_deck) {
 
 TEST(ChooseAttention, names_the_version_of_the_forward_pass_in_tables) {
   EXPECT_EQ(forward_text(choose_attention({.kernel = AttentionKernel::flash2_3}, Dtype::fp32, 64, kH200)), "3 steps");
+  EXPECT_EQ(forward_text(choose_attention({.kernel = AttentionKernel::flash2_5}, Dtype::fp32, 64, kH200)), "5 steps");
   EXPECT_EQ(forward_text(choose_attention({}, Dtype::fp32, 64, kH200)), "mma");
   EXPECT_EQ(forward_text(choose_attention({}, Dtype::bf16, 64, kH200)), "wgmma");
   EXPECT_EQ(forward_text(choose_attention({}, Dtype::fp32, 64, kCpu)), "portable");

@@ -16,8 +16,6 @@ namespace {
 
 using ::testing::IsEmpty;
 
-constexpr bool kIsOnHost = kernels::kIsHost<kernels::Device>;
-
 struct Case {
   std::string name;
   config::Settings settings;
@@ -119,7 +117,7 @@ void expect_costs_nothing(const Case& c) {
   for (int i = 0; i < train::Trainer::kMaxStarted; ++i) training.trainer->collect();
   EXPECT_THAT(recorder.allocations(), IsEmpty());
   // On hosts a launch returns when its work is done; without vendor parts there are no events but the host's waits.
-  if (kIsOnHost || kernels::kHere.is_portable) return;
+  if (!kernels::kHere.has_vendor_parts()) return;
   EXPECT_THAT(recorder.fences(), IsEmpty());
   if (c.settings.train.graph) {
     EXPECT_THAT(recorder.labels(), IsEmpty());
@@ -168,7 +166,7 @@ TEST(EnqueuedStep, takes_from_the_end_of_the_step_before_it_to_its_own) {
 TEST(EnqueuedStep, the_first_is_cold_and_with_a_graph_those_that_run_before_it_or_record_it) {
   Training launches(small_settings());
   for (int step = 0; step < 4; ++step) EXPECT_EQ(launches.step().was_cold, step == 0) << "step " << step;
-  if (kIsOnHost) return;
+  if (!kernels::kHere.has_vendor_parts()) return;  // no graphs
   Training graph(with_graph({"plain", small_settings(), Dtype::fp32}).settings);
   for (int step = 0; step < 7; ++step) {
     graph.start(step == 5);  // launch by launch, as a profiled step is
