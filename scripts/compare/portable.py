@@ -14,6 +14,7 @@ from experiments import table
 
 profile = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts/profile_step")))
 PROGRAM = ROOT / "build/cuda-portable/tessera"
+LAUNCHES = 520  # which hold a whole step
 WORST = "portable build, slowest kernel / the tuned build's"
 STEP = (f"experiment.only={words('fused_small')}", *(f"precision.{key}=fp32" for key in ("compute", "gradients", "reduce")))
 ONCE = ("bench.warmup=1", "bench.warmup_ms=0", "bench.rest_ms=0", "bench.repeats=1")
@@ -27,8 +28,8 @@ def kernels_of(program, overrides):
     """{kernel: [launches, milliseconds]} of a step."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
-        command = ["ncu", "--kernel-name-base", "demangled", "-k", "regex:tessera", "--metrics", f"{profile.TIME},{profile.BYTES}", "--csv",
-                   "--log-file", log, program, deck("step_gpu"), *STEP, *ONCE, *overrides, f"job.directory={folder}/run"]
+        command = ["ncu", "--kernel-name-base", "demangled", "-k", "regex:tessera", "-c", LAUNCHES, "--clock-control", "none",
+                   "--metrics", profile.TIME, "--csv", "--log-file", log, program, deck("step_gpu"), *STEP, *ONCE, *overrides, f"job.directory={folder}/run"]
         answer = subprocess.run(list(map(str, command)), text=True, capture_output=True, env=ON_ONE_GPU)
         if answer.returncode != 0:
             raise Failed(f"{program} under ncu: " + " | ".join((answer.stderr + answer.stdout).splitlines()[-3:])[-300:])

@@ -49,6 +49,11 @@ def tables(results):
     yield ["kernel", "D", "best, queries x keys", "pads, KiB", "forward, ms", "refused"], best_rows
 
 
+def page_tables(results):
+    """The best tiles of each kernel; the picture has all."""
+    return list(tables(results))[1:]
+
+
 def draw(results):
     widths = results.different(D)
     figure, panels = plt.subplots(len(widths), len(KERNELS), figsize=(13.5, 1.2 + 2.9 * len(widths)), constrained_layout=True, squeeze=False)

@@ -61,8 +61,7 @@ def self_test():
     def another_digit(page):
         table = last_row(page)
         digit = next(letter for letter in reversed(table) if letter.isdigit())
-        rest = table.rsplit(digit, 1)[1]
-        return replaced(page, digit + rest, str(9 - int(digit)) + rest, is_last=True)
+        return replaced(page, table, str(9 - int(digit)).join(table.rsplit(digit, 1)))
 
     changes = {
         "nothing": (lambda root: None, names, ""),
