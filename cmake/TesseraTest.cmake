@@ -6,7 +6,7 @@
 # than there are says so and counts as skipped.
 #
 # WITHOUT_KOKKOS: the test includes nothing of Kokkos, so that in a CUDA build the host's compiler alone compiles it, in
-# half the time. Its libraries may.
+# half the time. Its libraries may. Labelled "unit.host" instead of "unit": it runs without the GPU of its build.
 include(GoogleTest)
 
 function(tessera_test name)
@@ -42,6 +42,6 @@ function(tessera_test name)
   else()
     target_link_libraries(${target} PRIVATE $<IF:$<BOOL:${arg_WITHOUT_KOKKOS}>,tessera_test_main_plain,tessera_test_main>)
     gtest_discover_tests(${target} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
-      PROPERTIES LABELS "${kind};${arg_LABELS}" TIMEOUT ${limit})
+      PROPERTIES LABELS "${kind}$<$<BOOL:${arg_WITHOUT_KOKKOS}>:.host>;${arg_LABELS}" TIMEOUT ${limit})
   endif()
 endfunction()

@@ -1,8 +1,8 @@
 // What a device must offer beside Kokkos, where there is only Kokkos (TESSERA_VENDOR=OFF): facts that Kokkos prints,
 // streams as its instances, and waits on the host in place of events.
 #include <Kokkos_Core.hpp>
+#include <impl/Kokkos_DeviceManagement.hpp>  // get_visible_devices
 
-#include <chrono>
 #include <cmath>
 #include <optional>
 #include <sstream>
@@ -44,9 +44,12 @@ DeviceInfo device_info<Device>() {
   return info;
 }
 
+/// Without a driver Kokkos throws, and num_devices(), which is noexcept, ends the program.
 template <>
-int device_count<Device>() {
-  return Kokkos::num_devices();
+int device_count<Device>() try {
+  return static_cast<int>(Kokkos::Impl::get_visible_devices().size());
+} catch (const std::runtime_error&) {
+  return 0;
 }
 
 /// Kokkos cannot tell. Its copies take host addresses where they expect a device's: both are in one address space.
