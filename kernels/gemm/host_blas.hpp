@@ -60,7 +60,8 @@ void multiply_blocks(const Exec& exec, const char* label, int products, int m, c
   const int blocks = ceil_div(m, kRows), count = products * blocks;
   using Policy = Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<int>>;
   Kokkos::parallel_for(std::string(label) + "[blas]",
-                       Policy(exec, 0, count, Kokkos::ChunkSize(openblas::is_safe_for_threads() ? 1 : count)), [=](int i) {
+                       Policy(exec, 0, count, Kokkos::ChunkSize(openblas::is_safe_for_threads() ? 1 : count)),
+                       [=](int i) {
                          const int first = i % blocks * kRows;
                          rows_of(i / blocks, first, std::min(kRows, m - first));
                        });
