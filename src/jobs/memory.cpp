@@ -166,6 +166,11 @@ config::Settings without_copy(config::Settings deck) {
   return deck;
 }
 
+bool can_pin(const memory::Layout& layout, const parallel::World& world) {
+  return kComputesOnHost ||  // counted by require_memory
+         layout.total_bytes(memory::Space::host) <= memory::available_host_bytes(world.local_size());
+}
+
 }  // namespace
 
 std::string what_would_fit(const train::Plan& plan, const config::Settings& settings, parallel::World& world) {
@@ -199,9 +204,10 @@ train::Plan plan_run(const config::Settings& settings, const train::Machine& mac
   return std::move(*plan);
 }
 
-bool can_pin(const memory::Layout& layout, const parallel::World& world) {
-  return kComputesOnHost ||  // counted by require_memory
-         layout.total_bytes(memory::Space::host) <= memory::available_host_bytes(world.local_size());
+train::Plan plan_run(const config::Settings& settings, parallel::World& world, const Note& note) {
+  return plan_run(
+      settings, train::machine_of(world), world, [&](const memory::Layout& layout) { return can_pin(layout, world); },
+      note);
 }
 
 void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, double available_bytes,

@@ -50,15 +50,15 @@ std::string what_would_fit(const train::Plan& plan, const config::Settings& sett
                            const std::function<bool(const config::Settings&, const memory::Layout&)>& fits,
                            const train::Machine& machine = {});
 
-/// A training run's plan. checkpoint.background = "auto" gives way: if `can_pin` denies any rank what the plan has on
-/// its host, all ranks plan without the copy, and `note` hears of it. Collective.
+/// A training run's plan. checkpoint.background = "auto" gives way: if any rank may not pin what the plan has on its
+/// host, all ranks plan without the copy, and `note` hears of it. Collective.
+train::Plan plan_run(const config::Settings& settings, parallel::World& world, const Note& note);
+
+/// The same for a `machine`, if `can_pin` tells whether this rank may.
 train::Plan plan_run(const config::Settings& settings, const train::Machine& machine, parallel::World& world,
                      const std::function<bool(const memory::Layout&)>& can_pin, const Note& note);
 
-/// For ranks on GPUs: whether the ranks of this host may pin what `layout` has there.
-bool can_pin(const memory::Layout& layout, const parallel::World& world);
-
-/// Throws Failure(Exit::out_of_memory) if they may not.
+/// For ranks on GPUs. Throws Failure(Exit::out_of_memory) if the ranks of a host pin more memory than it has left.
 void require_pinned_memory(const memory::Layout& layout, const parallel::World& world);
 
 /// The same for ranks on GPUs of a `host` with `available_bytes` left.

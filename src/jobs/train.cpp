@@ -80,8 +80,7 @@ class TrainingRun {
     world_.leave_together();
   }
 
-  /// After a failure on this rank alone. A checkpoint under way needs all ranks: if there are others, it stays
-  /// incomplete.
+  /// After a failure on this rank alone: a checkpoint under way stays incomplete if it needs other ranks.
   void leave(const std::exception& caught) {
     const Exit code = failure_of(world_, caught).code();
     if (world_.size() == 1 && code != Exit::hang) saving_.finish_after_failure();
@@ -126,9 +125,7 @@ class TrainingRun {
   }
 
   void make_plan() {
-    plan_.emplace(plan_run(
-        settings_, train::machine_of(world_), world_,
-        [this](const memory::Layout& layout) { return can_pin(layout, world_); }, take_note_));
+    plan_.emplace(plan_run(settings_, world_, take_note_));
     places_ = rank_places(world_, Cores(), host_gpus(world_));
     note(fmt::format("{}\nhosts      {}\n{}{}{}{}", build_info::summary(), world_.hosts(), rank_table(places_),
                      transport_.empty() ? "" : "transport  " + transport_ + "\n", train::describe(*plan_, settings_),
@@ -348,11 +345,8 @@ class TrainingRun {
   std::pair<train::StepNumbers, double> watched_collect(std::int64_t step) {
     const auto watch = world_.watch(fmt::format("the end of step {}", step));
     const train::StepNumbers numbers = trainer_->collect();
-    return {numbers, world_.sum({numbers.loss_sum})[0] / tokens_per_step()};
-  }
-
-  double tokens_per_step() const {
-    return static_cast<double>(settings_.train.batch_size * settings_.model.context_length);
+    const std::int64_t tokens = settings_.train.batch_size * settings_.model.context_length;
+    return {numbers, world_.sum({numbers.loss_sum})[0] / static_cast<double>(tokens)};
   }
 
   double validation_loss() {
