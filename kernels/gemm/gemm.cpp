@@ -121,15 +121,12 @@ void Gemm<Exec, In, Out>::launch(const Exec& exec) const {
 }
 
 std::string gemm_library() {
-  // The dynamic linker chooses the BLAS, so ask it.
-  void* sgemm = dlsym(RTLD_DEFAULT, "sgemm_");
+  // The dynamic linker chooses the BLAS, unless it is part of the program.
   Dl_info info{};
-  std::string text = "unknown";
-  if (sgemm != nullptr && dladdr(sgemm, &info) != 0) {
-    auto* config = reinterpret_cast<char* (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_config"));
-    text = std::string(info.dli_fname) + " (" + (config != nullptr ? config() : "not OpenBLAS") + ")";
-  }
-  if (kHasThreads<Device> && !host_blas::is_safe_for_threads()) {
+  void* const sgemm = dlsym(RTLD_DEFAULT, "sgemm_");
+  std::string text = sgemm != nullptr && dladdr(sgemm, &info) != 0 ? info.dli_fname : "linked statically";
+  text += " (" + openblas::description() + ")";
+  if (kHasThreads<Device> && !openblas::is_safe_for_threads()) {
     text += ", on one thread: choose libopenblas0-pthread to use more";
   }
   if constexpr (cublaslt::kServes<Device>) text = cublaslt::versions() + "; on the host " + text;

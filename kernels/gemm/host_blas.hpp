@@ -6,8 +6,6 @@
 ///          it one thread computes all blocks, and gemm_library says so. Its pthread flavour is safe, as others are.
 #pragma once
 
-#include <dlfcn.h>
-
 #include <Kokkos_Core.hpp>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/tensor.hpp"
+#include "kernels/gemm/openblas.hpp"
 #include "kernels/gemm/operation.hpp"
 
 extern "C" {
@@ -55,22 +54,14 @@ void multiply_rows(int first, int count, Real factor, const Tensor<Exec, const R
   }
 }
 
-/// Whether several threads may call the loaded BLAS at the same time.
-inline bool is_safe_for_threads() {
-  static const bool is_safe = [] {
-    auto* parallel = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_parallel"));
-    return parallel == nullptr || parallel() != 0;
-  }();
-  return is_safe;
-}
-
 /// `products` products of m rows each: rows_of(i, first, count) computes rows of the i-th.
 template <class Exec, class RowsOf>
 void multiply_blocks(const Exec& exec, const char* label, int products, int m, const RowsOf& rows_of) {
   const int blocks = ceil_div(m, kRows), count = products * blocks;
   using Policy = Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<int>>;
   Kokkos::parallel_for(std::string(label) + "[blas]",
-                       Policy(exec, 0, count, Kokkos::ChunkSize(is_safe_for_threads() ? 1 : count)), [=](int i) {
+                       Policy(exec, 0, count, Kokkos::ChunkSize(openblas::is_safe_for_threads() ? 1 : count)),
+                       [=](int i) {
                          const int first = i % blocks * kRows;
                          rows_of(i / blocks, first, std::min(kRows, m - first));
                        });

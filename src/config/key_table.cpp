@@ -345,9 +345,8 @@ std::vector<Key> make_table() {
        "is stopped always saves one."},
       {"checkpoint.background", at<&S::checkpoint, &Checkpoint::background>(), words(kBackground), "-",
        "Whether checkpoints are written while training goes on, by a thread that wants a core of its own: from a copy "
-       "in "
-       "host memory, which --plan counts. Training waits for the copy, and for the checkpoint before if that is still "
-       "being written. auto: on GPUs, with checkpoint.every."},
+       "in host memory, which --plan counts. Training waits for the copy, and for the checkpoint before if that is "
+       "still being written. auto: on GPUs, with checkpoint.every, if each host has the memory."},
 
       {"trace.every_steps", at<&S::trace, &Trace::every_steps>(), between(1, kMaxSteps), "steps",
        "Steps between console lines."},

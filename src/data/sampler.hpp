@@ -38,7 +38,6 @@ class Sampler {
 
   std::int64_t windows_per_epoch() const { return windows_; }  // W
   std::int64_t epoch_of(std::int64_t g) const { return g / windows_; }
-  std::int64_t train_tokens() const { return train_tokens_; }
   std::int64_t validation_windows() const { return validation_windows_; }
 
   /// Leaves out training samples first .. end - 1, whose ends are not left out yet.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "config/keys.hpp"
@@ -156,15 +158,56 @@ std::string what_would_fit(const train::Plan& plan, const config::Settings& sett
                      wants_one_micro_step ? "; precision.gradients=\"fp32\" allows smaller micro-batches" : "");
 }
 
+namespace {
+
+/// The deck if checkpoint.background = "auto" finds no room for its copy.
+config::Settings without_copy(config::Settings deck) {
+  if (deck.checkpoint.background == config::Background::automatic) deck.checkpoint.background = config::Background::off;
+  return deck;
+}
+
+bool can_pin(const memory::Layout& layout, const parallel::World& world) {
+  return kComputesOnHost ||  // counted by require_memory
+         layout.total_bytes(memory::Space::host) <= memory::available_host_bytes(world.local_size());
+}
+
+}  // namespace
+
 std::string what_would_fit(const train::Plan& plan, const config::Settings& settings, parallel::World& world) {
   return what_would_fit(
-      plan, settings,
+      plan, without_copy(settings),
       [&](const config::Settings& leaner, const memory::Layout& layout) {
-        return fits(layout, share_of_plan(world, leaner)) &&
-               (kComputesOnHost ||
-                layout.total_bytes(memory::Space::host) <= memory::available_host_bytes(world.local_size()));
+        return fits(layout, share_of_plan(world, leaner)) && can_pin(layout, world);
       },
       train::machine_of(world));
+}
+
+train::Plan plan_run(const config::Settings& settings, const train::Machine& machine, parallel::World& world,
+                     const std::function<bool(const memory::Layout&)>& can_pin, const Note& note) {
+  std::optional<train::Plan> plan;
+  const auto make = [&](const config::Settings& deck) {
+    world.agree([&] {
+      plan.emplace(train::plan_training(deck, train::dtype_of(settings.precision.compute), world.size(), machine));
+    });
+  };
+  make(settings);
+  const bool may_give_way =
+      plan->arrays.copy != memory::kAbsent && settings.checkpoint.background == config::Background::automatic;
+  if (may_give_way && world.any(!can_pin(plan->layout))) {
+    const std::int64_t bytes = plan->layout[plan->arrays.copy].bytes;
+    make(without_copy(settings));
+    note(
+        fmt::format("note       training waits while checkpoints are written: a host lacks the memory for a copy of {} "
+                    "per rank (checkpoint.background)\n",
+                    memory::readable_bytes(bytes)));
+  }
+  return std::move(*plan);
+}
+
+train::Plan plan_run(const config::Settings& settings, parallel::World& world, const Note& note) {
+  return plan_run(
+      settings, train::machine_of(world), world, [&](const memory::Layout& layout) { return can_pin(layout, world); },
+      note);
 }
 
 void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, double available_bytes,
@@ -183,7 +226,7 @@ void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, doub
 }
 
 void require_pinned_memory(const memory::Layout& layout, const parallel::World& world) {
-  if (kComputesOnHost) return;  // counted by require_memory
+  if (kComputesOnHost) return;
   const int ranks = world.local_size();
   require_pinned_memory(layout, ranks, ranks * static_cast<double>(memory::available_host_bytes(ranks)), world.host());
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "config/settings.hpp"
+#include "jobs/note.hpp"
 #include "memory/layout.hpp"
 #include "parallel/world.hpp"
 #include "train/plan.hpp"
@@ -48,6 +49,14 @@ std::string what_would_fit(const train::Plan& plan, const config::Settings& sett
 std::string what_would_fit(const train::Plan& plan, const config::Settings& settings,
                            const std::function<bool(const config::Settings&, const memory::Layout&)>& fits,
                            const train::Machine& machine = {});
+
+/// A training run's plan. checkpoint.background = "auto" gives way: if any rank may not pin what the plan has on its
+/// host, all ranks plan without the copy, and `note` hears of it. Collective.
+train::Plan plan_run(const config::Settings& settings, parallel::World& world, const Note& note);
+
+/// The same for a `machine`, if `can_pin` tells whether this rank may.
+train::Plan plan_run(const config::Settings& settings, const train::Machine& machine, parallel::World& world,
+                     const std::function<bool(const memory::Layout&)>& can_pin, const Note& note);
 
 /// For ranks on GPUs. Throws Failure(Exit::out_of_memory) if the ranks of a host pin more memory than it has left.
 void require_pinned_memory(const memory::Layout& layout, const parallel::World& world);

@@ -50,6 +50,8 @@ void Saving::finish_after_failure() {
   try {
     finish();
   } catch (const parallel::AgreedError&) {
+  } catch (const std::exception&) {
+    if (world_.size() > 1) throw;  // the other ranks wait for this one
   }
 }
 

@@ -80,9 +80,11 @@ class TrainingRun {
     world_.leave_together();
   }
 
-  /// After a failure on this rank alone.
+  /// After a failure on this rank alone: a checkpoint under way stays incomplete if it needs other ranks.
   void leave(const std::exception& caught) {
-    trace_.set_end(fmt::format("failed: exit {}", static_cast<int>(failure_of(world_, caught).code())));
+    const Exit code = failure_of(world_, caught).code();
+    if (world_.size() == 1 && code != Exit::hang) saving_.finish_after_failure();
+    trace_.set_end(fmt::format("failed: exit {}", static_cast<int>(code)));
     if (trainer_) trainer_->keep_memory();
   }
 
@@ -123,10 +125,7 @@ class TrainingRun {
   }
 
   void make_plan() {
-    world_.agree([&] {
-      plan_.emplace(train::plan_training(settings_, train::dtype_of(settings_.precision.compute), world_.size(),
-                                         train::machine_of(world_)));
-    });
+    plan_.emplace(plan_run(settings_, world_, take_note_));
     places_ = rank_places(world_, Cores(), host_gpus(world_));
     note(fmt::format("{}\nhosts      {}\n{}{}{}{}", build_info::summary(), world_.hosts(), rank_table(places_),
                      transport_.empty() ? "" : "transport  " + transport_ + "\n", train::describe(*plan_, settings_),
@@ -346,11 +345,8 @@ class TrainingRun {
   std::pair<train::StepNumbers, double> watched_collect(std::int64_t step) {
     const auto watch = world_.watch(fmt::format("the end of step {}", step));
     const train::StepNumbers numbers = trainer_->collect();
-    return {numbers, world_.sum({numbers.loss_sum})[0] / tokens_per_step()};
-  }
-
-  double tokens_per_step() const {
-    return static_cast<double>(settings_.train.batch_size * settings_.model.context_length);
+    const std::int64_t tokens = settings_.train.batch_size * settings_.model.context_length;
+    return {numbers, world_.sum({numbers.loss_sum})[0] / static_cast<double>(tokens)};
   }
 
   double validation_loss() {
@@ -507,7 +503,11 @@ Exit train(const Context& context) {
   try {
     return run.run();
   } catch (const parallel::AgreedError& failure) {
-    run.close(failure_of(context.world, failure).code());
+    try {
+      run.close(failure_of(context.world, failure).code());
+    } catch (const std::exception&) {  // `failure` is the one to report
+      run.leave(failure);
+    }
     context.world.leave(failure);
     throw;
   } catch (const std::exception& caught) {

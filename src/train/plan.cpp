@@ -309,8 +309,8 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
       text += fmt::format("           and copies {} of weights to the device\n", memory::readable_bytes(weights));
   }
   if (is_run)
-    text +=
-        fmt::format("checkpoint {} on disk\n{}", memory::readable_bytes(checkpoint_bytes(plan)), unreached(settings));
+    text += fmt::format("checkpoint {} on disk{}\n{}", memory::readable_bytes(checkpoint_bytes(plan)),
+                        plan.arrays.copy != kAbsent ? ", written in the background" : "", unreached(settings));
   return text;
 }
 

@@ -37,10 +37,7 @@ struct Sharing {
   /// Elements of each place: those of its largest unit.
   std::vector<std::int64_t> sizes_of(const std::vector<int>& places) const;
 
-  // Where a unit's weights begin, and the elements of all weights and gradients that persist from step to step.
-  std::int64_t weights_first(int unit) const {
-    return shards_weights() ? ownership.owned_first(unit) : ownership.whole_first(unit);
-  }
+  // Elements of all weights and gradients that persist from step to step.
   std::int64_t weights_count() const { return shards_weights() ? ownership.owned_count() : ownership.whole_count(); }
   std::int64_t gradients_count() const {
     return shards_gradients() ? ownership.owned_count() : ownership.whole_count();

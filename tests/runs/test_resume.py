@@ -13,8 +13,8 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import (FILES, FINISHED, LOSS_BOUND, SOURCE, STOPPED, TINY, USAGE, RunTest, column, configuration, end_all, gpus, index_of,
-                     latest_step, snapshot, tensors, tensors_of, wait_for_end)
+from harness import (FILES, FINISHED, LOSS_BOUND, OUT_OF_MEMORY, SOURCE, STOPPED, TINY, USAGE, RunTest, Shimmed, column, configuration,
+                     end_all, gpus, index_of, latest_step, snapshot, tensors, tensors_of, wait_for_end)
 
 STEPS = 240 if gpus() is None else 1000  # enough that a kill comes before the end
 LONG = (f"train.steps={STEPS}", "train.validate_every=0", "checkpoint.every=20", "trace.flush_s=0.01")
@@ -582,6 +582,41 @@ class Stopping(RunTest):
         self.run_deck(TINY, f"job.directory={directory}", *LONG, "--resume", "auto", ranks=2)
         for label, value in tensors(whole).items():
             np.testing.assert_array_equal(tensors(directory)[label], value, label)
+
+
+class FailureDuringCheckpoint(Shimmed, RunTest):
+    """Of one rank alone: its main thread lacks memory, once, when a checkpoint in the background reaches the disk."""
+    SHIM = r"""
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <unistd.h>
+    void _ZSt17__throw_bad_allocv(void);
+    static volatile int is_due = 0;
+    int fsync(int file) {
+      static int is_first = 1;
+      if (gettid() != getpid() && is_first) {
+        is_first = 0;
+        is_due = 1;
+        usleep(500000);
+      }
+      return fdatasync(file);
+    }
+    void* _Znwm(unsigned long bytes) {  /* operator new */
+      static void* (*real)(unsigned long) = 0;
+      if (!real) real = (void* (*)(unsigned long))dlsym(RTLD_NEXT, "_Znwm");
+      if (is_due && gettid() == getpid()) {
+        is_due = 0;
+        _ZSt17__throw_bad_allocv();
+      }
+      return real(bytes);
+    }
+    """
+
+    def test_a_rank_without_others_completes_it(self):
+        directory = self.folder / "run"
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=1000000", "train.validate_every=0", "checkpoint.every=2",
+                      "checkpoint.background=on", code=OUT_OF_MEMORY, **self.preload())
+        self.assertEqual(latest_step(directory), 2)
 
 
 if __name__ == "__main__":

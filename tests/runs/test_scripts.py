@@ -111,8 +111,9 @@ class Scripts(unittest.TestCase):
     def test_run_with_threads(self):
         self.tool("mpirun", 'if [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; else exit 75; fi')
         waits = "OMP_PROC_BIND=false OMP_WAIT_POLICY=passive OMPI_MCA_mpi_yield_when_idle=1"  # more threads than any machine has cores
-        for threads, is_set in (("99999", True), ("1", False)):
-            said = self.call("run", "-n", "1", "true", code=75, env={"OMP_NUM_THREADS": threads}).stderr
+        self.tool("threaded", "GOMP_parallel")
+        for program, threads, is_set in (("threaded", "99999", True), ("threaded", "1", False), ("true", "99999", False)):
+            said = self.call("run", "-n", "1", program, code=75, env={"OMP_NUM_THREADS": threads}).stderr
             self.assertEqual(waits in said, is_set, said)
         self.call("run", "true", code=2, says="number of threads, not 'two'", env={"OMP_NUM_THREADS": "two"})
 

@@ -92,7 +92,7 @@ TEST(Sampler, visits_every_window_once_per_epoch_and_never_the_validation_part) 
         const Counting counting(size);
         if (static_cast<std::int64_t>(fraction * static_cast<double>(size)) <= T && fraction > 0) continue;
         const Sampler sampler(counting.corpus(), T, fraction, 9);
-        const std::int64_t W = sampler.windows_per_epoch(), N = sampler.train_tokens();
+        const std::int64_t W = sampler.windows_per_epoch(), N = sampler.validation_start(0);
         ASSERT_LE(N - 1 - W * T, std::max<std::int64_t>(2 * T - 2, 0)) << "too much of the corpus sits out an epoch";
         for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
           std::set<std::int64_t> starts;
@@ -113,7 +113,7 @@ TEST(Sampler, boundaries_move_and_every_token_is_reached) {
   const std::int64_t W = sampler.windows_per_epoch();
   std::set<std::int64_t> offsets, inputs, targets;
   for (std::int64_t epoch = 0; epoch < 300; ++epoch) {
-    std::int64_t offset = sampler.train_tokens();
+    std::int64_t offset = sampler.validation_start(0);
     for (std::int64_t g = epoch * W; g < (epoch + 1) * W; ++g) {
       const std::int64_t start = sampler.window_start(g);
       offset = std::min(offset, start);
@@ -123,9 +123,9 @@ TEST(Sampler, boundaries_move_and_every_token_is_reached) {
   }
   EXPECT_GE(offsets.size(), 16u);
   EXPECT_EQ(*inputs.begin(), 0);
-  EXPECT_EQ(*targets.rbegin(), sampler.train_tokens() - 1);
-  EXPECT_EQ(std::ssize(inputs), sampler.train_tokens() - 1);
-  EXPECT_EQ(std::ssize(targets), sampler.train_tokens() - 1);
+  EXPECT_EQ(*targets.rbegin(), sampler.validation_start(0) - 1);
+  EXPECT_EQ(std::ssize(inputs), sampler.validation_start(0) - 1);
+  EXPECT_EQ(std::ssize(targets), sampler.validation_start(0) - 1);
 }
 
 TEST(Sampler, order_changes_with_epoch_and_seed_but_not_with_the_caller) {
@@ -157,7 +157,7 @@ TEST(Sampler, rows_hold_the_window_and_the_target_after_it) {
 TEST(Sampler, validation_windows_are_fixed_in_order_and_apart_from_training) {
   const Counting counting(1000);
   const Sampler sampler(counting.corpus(), 16, 0.1, 1);
-  EXPECT_EQ(sampler.train_tokens(), 900);
+  EXPECT_EQ(sampler.validation_start(0), 900);
   EXPECT_EQ(sampler.validation_windows(), 6);  // 99 targets
   std::vector<std::int32_t> row(17);
   for (std::int64_t i = 0; i < 6; ++i) {

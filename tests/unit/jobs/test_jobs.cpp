@@ -8,6 +8,8 @@
 
 #include <new>
 #include <stdexcept>
+#include <tuple>
+#include <vector>
 
 #include "unit/parallel/world.hpp"
 
@@ -70,6 +72,41 @@ TEST(MemoryShare, is_what_nobody_has_taken_and_what_the_rank_holds) {
   EXPECT_NEAR(static_cast<double>(available_bytes({4, 0})), all / 4, 0.1 * all);  // other processes run too
   const std::int64_t held = std::int64_t{1} << 50;
   EXPECT_GE(available_bytes({1, held}), held);
+}
+
+config::Settings saving_on_gpus(config::Background background) {
+  config::Settings deck;
+  deck.model = {.vocab_size = 64, .context_length = 32, .d_model = 64, .num_layers = 4, .num_heads = 2, .d_ff = 256};
+  deck.train.batch_size = 6;
+  deck.checkpoint = {.every = 5, .background = background};
+  return deck;
+}
+
+TEST(PlanRun, leaves_the_copy_for_checkpoints_out_where_one_host_lacks_the_memory) {
+  TestWorld world(departure_of);
+  const train::Machine gpus{.build = "a build for H200s", .target = kernels::gpu_target("90a"), .has_nccl = true};
+  using config::Background;
+  for (const auto& [background, is_scarce, copies] : {std::tuple{Background::automatic, false, true},
+                                                      {Background::automatic, true, false},
+                                                      {Background::on, true, true},
+                                                      {Background::off, true, false}}) {
+    std::vector<std::int64_t> asked;
+    std::string note;
+    const train::Plan plan = plan_run(
+        saving_on_gpus(background), gpus, world,
+        [&](const memory::Layout& layout) {
+          asked.push_back(layout.total_bytes(memory::Space::host));
+          return !is_scarce || world.rank() != world.size() - 1;
+        },
+        [&](const std::string& text) { note += text; });
+    EXPECT_EQ(plan.arrays.copy != memory::kAbsent, copies);
+    const bool has_given_way = background == Background::automatic && is_scarce;
+    EXPECT_EQ(note.find("checkpoint.background") != std::string::npos, has_given_way) << note;
+    if (has_given_way) {
+      ASSERT_EQ(asked.size(), 1u);
+      EXPECT_LT(plan.layout.total_bytes(memory::Space::host), asked[0]);
+    }
+  }
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ class ClosesUnits : public model::Hooks {
     const parallel::Span weights = training.trainer->weights()[0];
     std::vector<ClosedUnits::Bytes> units;
     for (int unit = 0; unit < sharing.ownership.units(); ++unit) {
-      const parallel::Span whole = weights.part(sharing.weights_first(unit), sharing.ownership.padded(unit));
+      const parallel::Span whole = weights.part(sharing.ownership.whole_first(unit), sharing.ownership.padded(unit));
       units.emplace_back(static_cast<unsigned char*>(whole.data), static_cast<std::size_t>(whole.bytes()));
     }
     units_.emplace(training.plan.table, units);
