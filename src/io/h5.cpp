@@ -303,31 +303,40 @@ void set_meaning(Object& object, const Meaning& meaning) {
 
 }  // namespace
 
-Dataset Group::write_as(const std::string& path, Type type, const Shape& shape, const void* values, std::int64_t count,
-                        const Meaning& meaning) {
-  const std::string where = fmt::format("{}/{}", where_, path);
-  if (product(shape) != count)
-    throw std::logic_error(fmt::format("{}: {} values for shape [{}]", where, count, fmt::join(shape, ", ")));
-  Dataset dataset(make_dataset(*this, path, where, type, shape, H5P_DEFAULT), where);
-  set_meaning(dataset, meaning);
+void Dataset::write_range_as(Type type, const void* values, std::int64_t first, std::int64_t count) {
   const Handle native = make_type(type, false);
-  const std::int64_t piece = kPieceBytes / bytes_of(native);
-  if (count <= piece) {
+  const std::int64_t piece = kPieceBytes / bytes_of(native), end = first + count;
+  const Shape extents = shape();
+  if (count == product(extents) && count <= piece) {
     const Lock lock;
-    if (count > 0)
-      H5_CHECK(H5Dwrite(dataset.id(), native.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values), where, "writing");
-    return dataset;
+    if (count > 0) H5_CHECK(H5Dwrite(id(), native.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values), where_, "writing");
+    return;
   }
-  for (std::int64_t first = 0; first < count; first += piece) {
+  for (; first < end; first += piece) {
     const Lock lock;
-    const Handle space = make_space(shape);
-    for (const Box& box : boxes_of(shape, first, std::min(piece, count - first))) {
-      box.select(space, where);
+    const Handle space = make_space(extents);
+    for (const Box& box : boxes_of(extents, first, std::min(piece, end - first))) {
+      box.select(space, where_);
       const Handle memory = make_space({static_cast<std::int64_t>(box.size)});
-      H5_CHECK(H5Dwrite(dataset.id(), native.id(), memory.id(), space.id(), H5P_DEFAULT, values), where, "writing");
+      H5_CHECK(H5Dwrite(id(), native.id(), memory.id(), space.id(), H5P_DEFAULT, values), where_, "writing");
       values = static_cast<const std::byte*>(values) + box.size * static_cast<hsize_t>(bytes_of(native));
     }
   }
+}
+
+Dataset Group::make_as(const std::string& path, Type type, const Shape& shape, const Meaning& meaning) {
+  const std::string where = fmt::format("{}/{}", where_, path);
+  Dataset dataset(make_dataset(*this, path, where, type, shape, H5P_DEFAULT), where);
+  set_meaning(dataset, meaning);
+  return dataset;
+}
+
+Dataset Group::write_as(const std::string& path, Type type, const Shape& shape, const void* values, std::int64_t count,
+                        const Meaning& meaning) {
+  if (product(shape) != count)
+    throw std::logic_error(fmt::format("{}/{}: {} values for shape [{}]", where_, path, count, fmt::join(shape, ", ")));
+  Dataset dataset = make_as(path, type, shape, meaning);
+  dataset.write_range_as(type, values, 0, count);
   return dataset;
 }
 

@@ -87,6 +87,12 @@ class Dataset : public Object {
   }
   std::vector<std::string> strings() const;
 
+  /// Writes the entries from `first` on, in row-major order.
+  template <class T>
+  void write_from(std::int64_t first, std::span<const T> values) {
+    write_range_as(type_of<T>(), values.data(), first, static_cast<std::int64_t>(values.size()));
+  }
+
   /// Throws  Failure(Exit::files) unless all entries have been written and can be read. HDF5 silently reads zeros for a
   ///         dataset or chunk that was never written, and for entries of a virtual dataset whose source is missing; a
   ///         filter that this HDF5 lacks looks like damage.
@@ -101,6 +107,7 @@ class Dataset : public Object {
   using Object::Object;
   void read_as(Type, void* out, std::int64_t count) const;
   void read_range_as(Type, void* out, std::int64_t first, std::int64_t count) const;
+  void write_range_as(Type, const void* values, std::int64_t first, std::int64_t count);
 };
 
 class Group : public Object {
@@ -112,7 +119,12 @@ class Group : public Object {
   Group make_group(const std::string& path);  // with its parent groups; an existing one is opened
   Dataset dataset(const std::string& path) const;
 
-  /// Writes a dataset of `shape`, row-major; creates its parent groups.
+  /// A dataset of `shape` for write_from; creates its parent groups.
+  template <class T>
+  Dataset make(const std::string& path, const Shape& shape, const Meaning& meaning) {
+    return make_as(path, type_of<T>(), shape, meaning);
+  }
+  /// The same with its `values`.
   template <class T>
   Dataset write(const std::string& path, const Shape& shape, std::span<const T> values, const Meaning& meaning) {
     return write_as(path, type_of<T>(), shape, values.data(), static_cast<std::int64_t>(values.size()), meaning);
@@ -131,6 +143,7 @@ class Group : public Object {
   using Object::Object;
 
  private:
+  Dataset make_as(const std::string& path, Type, const Shape&, const Meaning&);
   Dataset write_as(const std::string& path, Type, const Shape&, const void* values, std::int64_t count, const Meaning&);
 };
 

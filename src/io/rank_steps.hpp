@@ -44,19 +44,23 @@ struct RankSpread {
 };
 RankSpread spread_of(std::span<const RankRecord> ranks);
 
-/// One row per step, in the order of /steps.
+/// One row per step, in the order of /steps. Those that a file has are no longer in memory.
 class RankSteps {
  public:
   void add(std::vector<RankRecord> ranks) { rows_.push_back({std::move(ranks)}); }
   void add(const RankSpread& spread) { rows_.push_back(row_of(spread)); }
   /// Keeps the first `count` rows; adds empty ones up to that.
-  void resize(std::size_t count) { rows_.resize(count); }
+  void resize(std::int64_t count);
 
   /// Below the group /steps, whose rows have the numbers `step`: rows not added yet are NaN. `ranks`: of the latest
-  /// start.
-  void write(h5::Group& steps, const std::vector<std::int64_t>& step, std::int64_t ranks) const;
+  /// start. `earlier`: /steps of the file that has the rows before those added since; null if there is none.
+  void write(h5::Group& steps, const std::vector<std::int64_t>& step, std::int64_t ranks,
+             const h5::Group* earlier) const;
+  /// All rows added are in a file now.
+  void set_written();
   /// Those of an earlier file, `count` rows; empty ones from a file of an older version.
-  void load(const h5::Group& steps, std::size_t count);
+  /// Throws  std::out_of_range if it has another number of them.
+  void load(const h5::Group& steps, std::int64_t count);
 
  private:
   struct Row {
@@ -65,8 +69,10 @@ class RankSteps {
     std::int32_t slowest = -1;  // of a spread
   };
   static Row row_of(const RankSpread& spread) { return {{spread.min, spread.mean, spread.max}, true, spread.slowest}; }
+  static std::vector<Row> rows_in(const h5::Group& steps, std::int64_t first, std::int64_t count);
 
-  std::vector<Row> rows_;
+  std::int64_t written_ = 0;  // rows of a file
+  std::vector<Row> rows_;     // those after them
 };
 
 }  // namespace tessera::io

@@ -27,6 +27,7 @@ struct StepRecord {
   double wall_time_s = kNotMeasured;        // when it had ended, since 1970
   double first_sample = kNotMeasured;       // of its batch
   double bad = kNotMeasured;                // optim::BadStep
+  std::int32_t attempt = 0;                 // start of the run that made it; the trace sets it
 };
 
 }  // namespace tessera::io

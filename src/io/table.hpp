@@ -2,6 +2,7 @@
 /// and every column is attached to it. One list of columns per table serves writing and loading.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -56,6 +57,33 @@ class Table {
   void add(const Column<Row> (&columns)[kCount], const std::vector<Row>& rows) {
     for (const Column<Row>& c : columns) {
       std::visit([&](auto member) { add(c.name, column(rows, member), c.meaning); }, c.member);
+    }
+  }
+  /// Columns of numbers whose first `kept` rows are those of `earlier`, copied in pieces; what it lacks has its default.
+  template <class Row, std::size_t kCount>
+  void add(const Column<Row> (&columns)[kCount], const h5::Group* earlier, std::int64_t kept,
+           const std::vector<Row>& rows) {
+    constexpr std::int64_t kPiece = 1 << 14;
+    for (const Column<Row>& c : columns) {
+      const bool is_known = kept > 0 && earlier->has(c.name);
+      std::visit(
+          [&]<class T>(T Row::*member) {
+            if constexpr (std::is_same_v<T, std::string>)
+              throw std::logic_error("a column of text");
+            else {
+              h5::Dataset made = group_.make<T>(c.name, {kept + std::ssize(rows)}, c.meaning);
+              made.attach_scale(scale_, 0);
+              std::vector<T> piece;
+              for (std::int64_t first = 0; first < kept; first += kPiece) {
+                piece.assign(static_cast<std::size_t>(std::min(kPiece, kept - first)), Row{}.*member);
+                if (is_known) earlier->dataset(c.name).read_from(first, std::span<T>(piece));
+                made.write_from(first, std::span<const T>(piece));
+              }
+              piece = column(rows, member);
+              made.write_from(kept, std::span<const T>(piece));
+            }
+          },
+          c.member);
     }
   }
   h5::Group& group() { return group_; }

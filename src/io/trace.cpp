@@ -18,7 +18,7 @@ namespace tessera::io {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
-constexpr double kFlushShare = 100;  // flushes are at least 100 times the duration of one apart
+constexpr double kFlushShare = 200;  // flushes are at least 200 times the duration of one apart
 
 const h5::Meaning kStep{"1", "optimizer step in progress"};
 const h5::Meaning kRank{"1", "MPI rank that reported it"};
@@ -48,6 +48,7 @@ const Column<StepRecord> kStepColumns[] = {
      {"1", "1: loss or gradients not finite, 2: a spike of the norm; no weights changed"},
      &StepRecord::bad,
      true},
+    {"attempt", kAttempt, &StepRecord::attempt, true},
 };
 const Column<KernelRow> kKernelColumns[] = {
     {"calls", {"1", "launches during the profiled steps"}, &KernelRow::calls},
@@ -156,15 +157,16 @@ Trace::~Trace() {
 
 void Trace::add(const StepRecord& record) {
   steps_.push_back(record);
-  step_attempts_.push_back(attempt_);
+  steps_.back().attempt = attempt_;
   log_.set_step(record.step + 1);
   has_unwritten_ = true;
 }
 
 void Trace::cut(std::int64_t step) {
+  const std::vector<std::int64_t> kept = kept_steps();
+  kept_ = std::upper_bound(kept.begin(), kept.end(), step) - kept.begin();
   std::erase_if(steps_, [&](const StepRecord& row) { return row.step > step; });
-  step_attempts_.resize(steps_.size());
-  rank_steps_.resize(steps_.size());
+  rank_steps_.resize(kept_ + std::ssize(steps_));
   log_.set_step(step + 1);
   has_unwritten_ = true;
 }
@@ -206,18 +208,29 @@ void Trace::flush() {
   try {
     write(temporary);
     sync_file(temporary);
+    auto written = h5::File::open(temporary);
     publish(temporary, path_);
+    earlier_.emplace(std::move(written));
   } catch (const Failure&) {
     std::error_code ignored;
     std::filesystem::remove(temporary, ignored);
     throw;
   }
+  kept_ += std::ssize(steps_);
+  steps_.clear();
+  rank_steps_.set_written();
   last_flush_s_ = events::now_s();
   last_flush_took_s_ = last_flush_s_ - start_s;
   has_unwritten_ = false;
 }
 
 // --- the file -------------------------------------------------------------------------------------------------------
+
+std::vector<std::int64_t> Trace::kept_steps() const {
+  std::vector<std::int64_t> step(static_cast<std::size_t>(kept_));
+  if (kept_ > 0) earlier_->dataset("steps/step").read_from(0, std::span<std::int64_t>(step));
+  return step;
+}
 
 void Trace::write(const std::filesystem::path& path) const {
   const h5::Lock lock;  // over thousands of calls, between which a checkpoint may be written
@@ -242,11 +255,13 @@ void Trace::write(const std::filesystem::path& path) const {
   if (std::isfinite(info_.host_link)) info.set_attribute("host_link", info_.host_link);
   if (std::isfinite(info_.taken_bytes)) info.set_attribute("taken_bytes", info_.taken_bytes);
 
-  Table steps(file, "steps", "step", column(steps_, &StepRecord::step),
-              {"1", "optimizer steps done, over all resumes"});
-  steps.add(kStepColumns, steps_);
-  steps.add("attempt", step_attempts_, kAttempt);
-  rank_steps_.write(steps.group(), column(steps_, &StepRecord::step), info_.launch.ranks);
+  std::vector<std::int64_t> step = kept_steps();
+  for (const StepRecord& row : steps_) step.push_back(row.step);
+  std::optional<h5::Group> earlier;
+  if (earlier_) earlier.emplace(earlier_->group("steps"));
+  Table steps(file, "steps", "step", step, {"1", "optimizer steps done, over all resumes"});
+  steps.add(kStepColumns, earlier ? &*earlier : nullptr, kept_, steps_);
+  rank_steps_.write(steps.group(), step, info_.launch.ranks, earlier ? &*earlier : nullptr);
   write_rank_places(file, info_.ranks);
   write_attempts(file, attempts_);
 
@@ -280,7 +295,7 @@ void Trace::write(const std::filesystem::path& path) const {
 }
 
 void Trace::load(std::int64_t resumed_step) {
-  const auto file = h5::File::open(path_);
+  const h5::File& file = earlier_.emplace(h5::File::open(path_));
   const auto info = file.group("info");
   const auto version = info.has_attribute("format_version") ? info.integer("format_version") : 0;
   if (version != kVersion) {
@@ -292,13 +307,11 @@ void Trace::load(std::int64_t resumed_step) {
   attempt_ = static_cast<std::int32_t>(info.integer("attempts"));
 
   const auto steps = file.group("steps");
-  steps_ = load_rows(steps, "step", kStepColumns);
-  const auto step = steps.dataset("step").values<std::int64_t>();
-  for (std::size_t i = 0; i < step.size(); ++i) steps_[i].step = step[i];
-  step_attempts_.assign(step.size(), 0);
-  if (steps.has("attempt")) step_attempts_ = steps.dataset("attempt").values<std::int32_t>();
-  if (step_attempts_.size() != step.size()) throw std::out_of_range("attempt");
-  rank_steps_.load(steps, step.size());
+  kept_ = steps.dataset("step").size();
+  for (const auto& c : kStepColumns) {
+    if (steps.has(c.name) && steps.dataset(c.name).size() != kept_) throw std::out_of_range(c.name);
+  }
+  rank_steps_.load(steps, kept_);
   cut(resumed_step);
   has_unwritten_ = false;
   attempts_ = load_attempts(file, attempt_);

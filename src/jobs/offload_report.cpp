@@ -28,9 +28,9 @@ std::string OffloadReport::measure(const train::Plan& plan, const config::Settin
          train::describe_time(plan, known, machine);
 }
 
-std::string OffloadReport::summary(const std::vector<double>& steps) const {
+std::string OffloadReport::summary() const {
   if (std::isnan(link_)) return "";
-  const double step_s = median_of_steps(steps);
+  const double step_s = median_of_steps(steps_);
   std::string text = fmt::format("no time of a step: the first {} warm up", kWarmupSteps);
   if (std::isfinite(step_s)) {
     text = fmt::format("a step took {:.4g} ms, the median after {} of warm-up", 1e3 * step_s, kWarmupSteps);

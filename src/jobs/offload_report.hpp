@@ -23,12 +23,16 @@ class OffloadReport {
   /// Rate of the link in each direction at once [bytes/s]; NaN if there is nothing to measure.
   double link() const { return link_; }
 
-  /// A line with the median of this start's steps [s] (NaN: does not count) and the prediction; "" without offloaded
-  /// state.
-  std::string summary(const std::vector<double>& steps) const;
+  /// A step of this start took so long [s]; NaN: does not count.
+  void add(double step_s) {
+    if (link_ > 0) steps_.push_back(step_s);
+  }
+  /// A line with the median of this start's steps and the prediction; "" without offloaded state.
+  std::string summary() const;
 
  private:
   double link_ = io::kNotMeasured;
+  std::vector<double> steps_;
   train::OffloadTime predicted_{io::kNotMeasured, io::kNotMeasured};
 };
 

@@ -320,8 +320,8 @@ class TrainingRun {
     record.mfu = mfu_.of(train::step_flop(*plan_), record.step_time_s);
     record.peak_bytes = static_cast<double>(plan_->layout.arena_bytes());
     record.first_sample = static_cast<double>(first);
-    times_.push_back(record.step_time_s);
-    if (times_.size() == kWarmupSteps && trace_) trace_->set_taken(taken_bytes(world_));
+    offload_.add(record.step_time_s);
+    if (step - first_step_ == kWarmupSteps && trace_) trace_->set_taken(taken_bytes(world_));
     if (numbers.bad != optim::BadStep::no || !std::isfinite(loss)) {
       ++bad_steps_;
       require_may_go_on(record, numbers, is_profiled);
@@ -429,7 +429,7 @@ class TrainingRun {
                      counted(step_ - first_step_, "step"), wall_s, share(steps_s_), share(validation_s_),
                      share(checkpoint_s), share(trace_.seconds()), share(std::max(0.0, wall_s - named_s))));
     note(saving_.summary());
-    note(offload_.summary(times_));
+    note(offload_.summary());
     if (std::isfinite(validation_loss_)) {
       note(fmt::format("validation loss {:.4f} nats per token after step {}\n", validation_loss_, validated_step_));
     }
@@ -489,7 +489,6 @@ class TrainingRun {
   std::int64_t validated_step_ = 0;
   double start_s_ = 0;           // of the loop
   std::int64_t first_step_ = 0;  // of this start
-  std::vector<double> times_;    // of this start's steps [s]; NaN of profiled ones
   OffloadReport offload_;
   double steps_s_ = 0, validation_s_ = 0;
   double last_save_s_ = 0;                     // waiting for the last checkpoint's end

@@ -1,5 +1,6 @@
 /// run.h5: readable by others, complete after a kill, unchanged if a flush fails, cut and continued at a resume.
 #include <gmock/gmock.h>
+#include <malloc.h>
 #include <sys/stat.h>
 
 #include <chrono>
@@ -257,6 +258,47 @@ TEST(Trace, last_rows_are_kept_when_the_job_ends_by_an_exception) {
     trace.add(record(1));
   }
   EXPECT_THAT(integers(folder / "run.h5", "steps/step"), ElementsAre(1));
+}
+
+TEST(Trace, memory_does_not_grow_with_the_steps) {
+  const ScratchFolder folder;
+  Trace trace(folder / "run.h5", kInfo, 3600);
+  constexpr std::int64_t kSteps = 9'000, kFlushes = 5;  // more rows than are copied at once
+  std::size_t early = 0, late = 0;
+  for (std::int64_t step = 1; step <= kSteps * kFlushes; ++step) {
+    trace.add(record(step));
+    trace.rank_steps().add(std::vector<io::RankRecord>{{.compute_s = static_cast<float>(step)}});
+    if (step % kSteps > 0) continue;
+    trace.flush();
+    const struct mallinfo2 heap = mallinfo2();
+    (step == kSteps ? early : late) = heap.uordblks + heap.hblkhd;
+  }
+  EXPECT_LT(late, early + 8 * kSteps * kFlushes) << "a row takes over 150 bytes";
+  trace.cut(kSteps * 4 - 1);
+  trace.flush();
+  const auto step = integers(folder / "run.h5", "steps/step");
+  const auto loss = column(folder / "run.h5", "steps/loss");
+  const auto compute = io::h5::File::open(folder / "run.h5").dataset("steps/by_rank/compute_time").values<float>();
+  ASSERT_EQ(step.size(), kSteps * 4 - 1);
+  ASSERT_EQ(loss.size(), step.size());
+  ASSERT_EQ(compute.size(), step.size());
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    ASSERT_EQ(step[i], static_cast<std::int64_t>(i) + 1);
+    ASSERT_EQ(loss[i], 5 / static_cast<double>(step[i]));
+    ASSERT_EQ(compute[i], static_cast<float>(step[i]));
+  }
+}
+
+TEST(Trace, removed_file_comes_back_with_all_rows) {
+  const ScratchFolder folder;
+  Trace trace(folder / "run.h5", kInfo, 3600);
+  fill(trace, 5);
+  trace.flush();
+  fs::remove(folder / "run.h5");
+  trace.add(record(6));
+  trace.flush();
+  EXPECT_THAT(integers(folder / "run.h5", "steps/step"), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_EQ(column(folder / "run.h5", "steps/loss")[3], 5.0 / 4);
 }
 
 TEST(Trace, full_disk_is_told_and_leaves_the_file_before) {
