@@ -31,8 +31,8 @@ using Exec = kernels::Device;
 template <class Element>
 using Memory = Kokkos::View<Element*, Exec::memory_space>;
 
-/// The rate of a copy of 512 MiB (hosts: 64 MiB), bytes read plus bytes written: once per process, before its first row. In
-/// memory that 15 GB were freed from, an H100 copied at 0.86 of the rate.
+/// The rate of a copy of 512 MiB (hosts: 64 MiB), bytes read plus bytes written: once per process, before its first
+/// row. In memory that 15 GB were freed from, an H100 copied at 0.86 of the rate.
 double copy_gbyte_per_s(Bench bench) {
   bench.repeats = std::min<std::int64_t>(bench.repeats, 10);
   const Exec exec;
