@@ -16,8 +16,10 @@ namespace fs = std::filesystem;
 
 std::set<fs::path> shipped_decks() {
   std::set<fs::path> decks;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / "input"))
-    if (entry.path().extension() == ".toml" && entry.path().filename() != "results.toml") decks.insert(entry.path());
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / "input")) {
+    const fs::path name = entry.path().filename();  // of a deck, or of stored figures
+    if (name.extension() == ".toml" && name != "results.toml" && name != "compare.toml") decks.insert(entry.path());
+  }
   return decks;
 }
 
