@@ -59,7 +59,7 @@ class Table {
       std::visit([&](auto member) { add(c.name, column(rows, member), c.meaning); }, c.member);
     }
   }
-  /// Columns of numbers whose first `kept` rows are those of `earlier`, copied in pieces; what it lacks has its default.
+  /// Columns of numbers. Their first `kept` rows are copied from `earlier` in pieces; what it lacks has its default.
   template <class Row, std::size_t kCount>
   void add(const Column<Row> (&columns)[kCount], const h5::Group* earlier, std::int64_t kept,
            const std::vector<Row>& rows) {
