@@ -36,8 +36,8 @@ TEST(Gather, a_reduction_on_the_way_gives_what_rank_0_would_calculate) {
   auto file = io::h5::File::create(folder / "steps.h5");
   auto a = file.make_group("whole"), b = file.make_group("reduced");
   constexpr auto kMany = static_cast<std::int64_t>(io::kMostRanks) + 1;  // so that both are written over the ranks
-  whole.write(a, {1, 2}, kMany);
-  reduced.write(b, {1, 2}, kMany);
+  whole.write(a, {1, 2}, kMany, nullptr);
+  reduced.write(b, {1, 2}, kMany, nullptr);
   file.close();
   const auto made = io::h5::File::open(folder / "steps.h5");
   for (const char* name : {"step_time", "compute_time", "exposed_comm", "data_time", "resident_bytes"}) {
