@@ -29,8 +29,9 @@ KOKKOS_FORCEINLINE_FUNCTION Real fast_exp(Real x) {
     // the compiler branch around the polynomial, and a loop with a branch does not vectorise.
     constexpr float kGivesZero = -87.5f, kGivesInfinity = 89.0f;
     const float clamped = x < kGivesZero ? kGivesZero : (x > kGivesInfinity ? kGivesInfinity : x);
-    const int biased = static_cast<int>(clamped * kLog2e + 126.5f);  // truncation rounds n: the sum is positive
-    const float n = static_cast<float>(biased) - 126.0f;             // in float: a NaN makes `biased` the smallest int
+    const float rounded = clamped * kLog2e + 126.5f;                       // positive, or NaN
+    const int biased = static_cast<int>(rounded > 0.0f ? rounded : 0.0f);  // truncation rounds n
+    const float n = static_cast<float>(biased) - 126.0f;
     float r = __builtin_fmaf(n, -0.693359375f, clamped);
     r = __builtin_fmaf(n, 2.12194440e-4f, r);
     float q = 1.381446607e-3f;
