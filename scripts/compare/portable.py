@@ -28,7 +28,7 @@ def kernels_of(program, overrides):
     """{kernel: [launches, milliseconds]} of a step."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
-        command = ["ncu", "--kernel-name-base", "demangled", "-k", "regex:tessera", "-c", LAUNCHES, "--clock-control", "none",
+        command = ["ncu", *profile.NAMES, "--kernel-name-base", "demangled", "-k", "regex:tessera", "-c", LAUNCHES, "--clock-control", "none",
                    "--metrics", profile.TIME, "--csv", "--log-file", log, program, deck("step_gpu"), *STEP, *ONCE, *overrides, f"job.directory={folder}/run"]
         answer = subprocess.run(list(map(str, command)), text=True, capture_output=True, env=ON_ONE_GPU)
         if answer.returncode != 0:
