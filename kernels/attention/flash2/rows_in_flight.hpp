@@ -128,7 +128,7 @@ KOKKOS_FORCEINLINE_FUNCTION void write_channels(const Tiles& own, const Real (&v
     const int c = own.channel(g);
     if (fits_packets) {
       if (c >= D) continue;
-      Packet<Scalar, kPack> packet;
+      Packet<Scalar, kPack> packet{};
       TESSERA_UNROLL_ON_DEVICE
       for (int e = 0; e < kPack; ++e) packet.set(e, values[g * kPack + e] * factor);
       write_packet(row + c, packet);
