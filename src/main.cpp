@@ -35,10 +35,12 @@
 #include "jobs/stop.hpp"
 #include "kernels/core/profiler.hpp"
 #include "kernels/core/tensor.hpp"
+#include "kernels/device_check.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "lab/lab.hpp"
 #include "parallel/choice.hpp"
 #include "parallel/device.hpp"
+#include "parallel/soundness.hpp"
 #include "parallel/watch/start_watch.hpp"
 #include "train/plan.hpp"
 
@@ -187,7 +189,12 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     kokkos_argv.push_back(nullptr);
     const kernels::ProfilerRanges ranges(kernels::listening_profiler<kernels::Device>());
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
-    world->agree([] { jobs::take_blas_buffer(); });
+    kernels::DeviceCheck check;
+    world->agree([&] {
+      jobs::take_blas_buffer();
+      check = kernels::check_device();
+    });
+    parallel::require_sound(*world, {check.wrong, check.gbyte_per_s});
     world->start_watchdog(keys.timeout_s, static_cast<int>(Exit::hang));
     const parallel::CollectivesChoice collectives(*world, train::collectives_of(deck, world->size()), *device);
     start.end();

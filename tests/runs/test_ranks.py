@@ -10,8 +10,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from harness import (HANG, LOSS_BOUND, STEADY, STOPPED, TINY, WEIGHT_BOUND, RunTest, column, descendants, end_all, gpus,
-                     has_nccl, latest_step, tensors, wait_for_end)
+from harness import (ENVIRONMENT, HANG, LOSS_BOUND, SHARED_GPUS, STEADY, STOPPED, TINY, WEIGHT_BOUND, RunTest, Shimmed, column,
+                     descendants, end_all, gpus, has_nccl, latest_step, tensors, wait_for_end)
 
 STEADY = (*STEADY, "checkpoint.keep=10")
 MEANS = r"\[(mpi|nccl|copy_engine)\]"  # what carries a transfer out
@@ -85,6 +85,41 @@ class Ranks(RunTest):
 def ways_to_sum():
     """The values of parallel.transfers that cover every all-reduce algorithm of two ranks here."""
     return ("ring", "copy_engine") if (gpus() or 0) >= 2 and has_nccl() else ("auto",)
+
+
+class BrokenDevice(Shimmed, RunTest):
+    """The products of one rank are wrong in one sum: those of the BLAS on a host, those of cuBLASLt on a GPU."""
+    SHIM = r"""
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <stdlib.h>
+    typedef const void* In;
+    static int is_broken(void) { return atoi(getenv("OMPI_COMM_WORLD_RANK")) == atoi(getenv("BROKEN")); }
+    void sgemm_(In op_a, In op_b, const int* m, const int* n, In k, In factor, In a, In lda, In b, In ldb, In beta, float* c, In ldc) {
+      void (*real)() = (void (*)())dlsym(RTLD_NEXT, "sgemm_");
+      real(op_a, op_b, m, n, k, factor, a, lda, b, ldb, beta, c, ldc, 1L, 1L);
+      if (is_broken()) c[3] += 1;
+    }
+    int cublasLtMatmul(In handle, In kind, In alpha, In a, In a_kind, In b, In b_kind, In beta, In c, In c_kind, void* d, In d_kind, In algo,
+                       In space, size_t bytes, In stream) {
+      int (*real)() = (int (*)())dlsym(RTLD_NEXT, "cublasLtMatmul");
+      int (*set)(void*, unsigned char, size_t, In) =
+          (int (*)(void*, unsigned char, size_t, In))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemsetD8Async");
+      const int status = real(handle, kind, alpha, a, a_kind, b, b_kind, beta, c, c_kind, d, d_kind, algo, space, bytes, stream);
+      if (is_broken() && status == 0) set((char*)d + 4 * 3 + 2, 0x55, 1, stream);
+      return status;
+    }
+    """
+
+    def test_is_named_before_anything_is_written(self):
+        for broken in (0, 1):
+            with self.subTest(broken=broken):
+                result = self.run_deck(TINY, f"job.directory={self.folder / 'run'}", SHARED_GPUS, "parallel.allow_shared_device=true", ranks=2,
+                                       code=ENVIRONMENT, says=[f"rank {broken}'s, computes wrongly: gemm of bf16: ", os.uname().nodename,
+                                                               "sums are wrong, the first at [0,3]: "], **self.preload(BROKEN=broken))
+                self.assertEqual(result.err.count("computes wrongly"), 1, str(result))
+                self.assertEqual("GPU-" in result.err, gpus() is not None, str(result))
+                self.assertFalse((self.folder / "run").exists())
 
 
 class LostRank(RunTest):

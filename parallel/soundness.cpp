@@ -1,0 +1,80 @@
+#include "parallel/soundness.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "parallel/errors.hpp"
+#include "parallel/world.hpp"
+
+namespace tessera::parallel {
+namespace {
+
+constexpr int kMostNamed = 8;
+
+bool share_devices(std::span<const Place> places) {
+  return std::any_of(places.begin(), places.end(),
+                     [&](const Place& place) { return count_ranks_on_device(places, place) > 1; });
+}
+
+/// By the GPU's name.
+std::map<std::string, double> medians(std::span<const Place> places, std::span<const Soundness> found) {
+  std::map<std::string, std::vector<double>> measured;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    if (found[rank].gbyte_per_s > 0) measured[places[rank].gpu].push_back(found[rank].gbyte_per_s);
+  }
+  std::map<std::string, double> result;
+  for (auto& [gpu, values] : measured) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    result[gpu] = *middle;
+  }
+  return result;
+}
+
+std::string whole(double number) { return std::to_string(std::lround(number)); }
+
+}  // namespace
+
+std::string unsound_ranks(std::span<const Place> places, std::span<const Soundness> found) {
+  const std::map<std::string, double> median_of =
+      share_devices(places) ? std::map<std::string, double>{} : medians(places, found);
+  std::string text;
+  int faults = 0;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    const Place& place = places[rank];
+    std::string fault;
+    const auto median = median_of.find(place.gpu);
+    if (!found[rank].wrong.empty()) {
+      fault = "computes wrongly: " + found[rank].wrong;
+    } else if (median != median_of.end() && found[rank].gbyte_per_s < kLeastBandwidth * median->second) {
+      fault = "is slow: its memory copies " + whole(found[rank].gbyte_per_s) + " GB/s, the ranks' median is " +
+              whole(median->second);
+    }
+    if (fault.empty() || ++faults > kMostNamed) continue;
+    const std::string device = place.gpu.empty()
+                                   ? "processor of " + place.host
+                                   : "GPU " + device_name(place) + (place.uuid.empty() ? "" : " (" + place.uuid + ")");
+    text += "the " + device + ", rank " + std::to_string(rank) + "'s, " + fault + "\n";
+  }
+  if (faults == 0) return "";
+  if (faults > kMostNamed) text += "and " + std::to_string(faults - kMostNamed) + " more\n";
+  return text +
+         "start without that host or GPU (sbatch --exclude, CUDA_VISIBLE_DEVICES) and have it looked at; of a slow "
+         "one, "
+         "first see with nvidia-smi whether another program uses it";
+}
+
+void require_sound(World& world, const Soundness& mine) {
+  const std::vector<std::string> wrong = world.all_gather(mine.wrong);
+  std::vector<double> gbyte_per_s(world.size());
+  gbyte_per_s[world.rank()] = mine.gbyte_per_s;
+  gbyte_per_s = world.sum(std::move(gbyte_per_s));
+  std::vector<Soundness> found;
+  for (int rank = 0; rank < world.size(); ++rank) found.push_back({wrong[rank], gbyte_per_s[rank]});
+  const std::string text = unsound_ranks(world.places(), found);
+  if (!text.empty()) world.fail(EnvironmentError(text));
+}
+
+}  // namespace tessera::parallel
