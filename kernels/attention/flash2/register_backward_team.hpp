@@ -151,7 +151,7 @@ struct RegisterBackwardTeam {
     }
     RowsInFlight<Scalar, kQueryTile, kWidth, kThreads> q_rows, d_out_rows;
     constexpr int kNumbers = ceil_div(kQueryTile, kThreads);
-    Real lses[kNumbers], deltas[kNumbers];
+    Real lses[kNumbers] = {}, deltas[kNumbers] = {};
     const auto fetch = [&](int tile) {
       const int first = tile * kQueryTile;
       q_rows.fetch(rank, &task.q(b, h, first, 0), task.q.stride(2), Tq - first, D, fits_packets);
