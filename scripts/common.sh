@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034
 # Shared by the scripts in this folder: source it, do not run it.
-# Sets ROOT (the checkout) and defines say, fail, usage, is_preset, presets, uses_gpus, fetches_kokkos, find_nvcc,
-# find_hip, gpu_count, job_count, find_python.
+# Sets ROOT (the checkout, or an installation's share/tessera) and defines say, fail, usage, is_preset, presets, program_of,
+# uses_gpus, fetches_kokkos, find_nvcc, find_hip, gpu_count, job_count, find_python.
 # Exit codes are the program's: 2 command line, 3 environment, 6 files.
 
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P) || exit 3
@@ -16,6 +16,12 @@ presets() {
   local names
   mapfile -t names < <(sed -n 's/.*{"name": "\([^"]*\)", "configurePreset".*/\1/p' "$ROOT/CMakePresets.json" | sort -u)
   echo "${names[*]}"
+}
+# The program of a preset: the one that TESSERA_PROGRAM names, an installation's, or the build's. launching.py says the same.
+program_of() {
+  local built=$ROOT/build/$1/tessera installed=${ROOT%/*/*}/bin/tessera
+  if [[ ! -e $ROOT/CMakePresets.json && -x $installed ]]; then built=$installed; fi
+  echo "${TESSERA_PROGRAM:-$built}"
 }
 uses_gpus() { [[ $1 == cuda* ]]; }
 fetches_kokkos() { [[ $1 == cuda* || $1 == hip || $1 == openmp ]]; }  # Debian's has neither GPUs nor threads

@@ -17,8 +17,10 @@ class Refusal(Exception):
 
 
 def program_of(preset):
-    """The path of a preset's program, or of the one that TESSERA_PROGRAM names."""
-    path = os.environ.get("TESSERA_PROGRAM") or str(ROOT / "build" / preset / "tessera")
+    """The path of a preset's program, of an installation's, or of the one that TESSERA_PROGRAM names, as in common.sh."""
+    installed = ROOT.parents[1] / "bin/tessera"
+    built = installed if not (ROOT / "CMakePresets.json").exists() and installed.exists() else ROOT / "build" / preset / "tessera"
+    path = os.environ.get("TESSERA_PROGRAM") or str(built)
     if not os.access(path, os.X_OK):
         raise Refusal(3, f"there is no program {path}; scripts/build {preset} makes build/{preset}/tessera")
     return path
