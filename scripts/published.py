@@ -15,7 +15,7 @@ from launching import Refusal
 from results import FILES, ROWS, STORED, Results, provenance
 
 INFO = ("created", "version", "git_hash", "build", "question", "ranks", "ranks_per_host", "host_count", "gpu_models", "ranks_of_gpu_models")
-EXTRA = ("ncu.json",)  # files of a run that a module reads beside its rows
+EXTRA = ("ncu.json", "torch.json")  # files of a run that a module reads beside its rows
 
 
 # --- results as text

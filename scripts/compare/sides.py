@@ -36,12 +36,12 @@ def cut_short(*_):
 class Torch:
     """A process of PyTorch's side, started at the first request; what it says besides its answers goes to `log`."""
 
-    def __init__(self, worker="torch_worker.py", env=ON_ONE_GPU, log=subprocess.DEVNULL):
-        self.process, self.worker, self.env, self.log = None, worker, env, log
+    def __init__(self, worker="torch_worker.py", env=ON_ONE_GPU, log=subprocess.DEVNULL, python=sys.executable):
+        self.process, self.worker, self.env, self.log, self.python = None, worker, env, log, python
 
     def send(self, **request):
         if self.process is None:
-            self.process = subprocess.Popen([sys.executable, Path(__file__).with_name(self.worker)], text=True,
+            self.process = subprocess.Popen([self.python, Path(__file__).with_name(self.worker)], text=True,
                                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=self.env)
         try:
             print(json.dumps(request), file=self.process.stdin, flush=True)

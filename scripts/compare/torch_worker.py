@@ -26,7 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BACKENDS = {"FLASH": SDPBackend.FLASH_ATTENTION, "CUDNN": SDPBackend.CUDNN_ATTENTION, "MATH": SDPBackend.MATH,
             "EFFICIENT": SDPBackend.EFFICIENT_ATTENTION}
-STORED = "STORED"  # one more: the scores are stored, and torch.compile fuses what is not a product
+EAGER, STORED = "EAGER", "STORED"  # two more, which store the scores: as written, and compiled, which fuses what is not a product
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
 
 
@@ -100,10 +100,10 @@ def attention(request):
             if backend == STORED:
                 torch._dynamo.reset()  # allow_tf32 may have changed
                 torch._functorch.config.donated_buffer = False  # backward runs many times
-            compiled = torch.compile(stored_attention) if backend == STORED else None
+            stored = {EAGER: lambda: stored_attention, STORED: lambda: torch.compile(stored_attention)}.get(backend, lambda: None)()
 
             def forward():
-                return compiled(q, k, v, case["causal"]) if compiled else F.scaled_dot_product_attention(q, k, v, is_causal=case["causal"])
+                return stored(q, k, v, case["causal"]) if stored else F.scaled_dot_product_attention(q, k, v, is_causal=case["causal"])
 
             try:
                 with sdpa_kernel(BACKENDS.get(backend, SDPBackend.MATH)):

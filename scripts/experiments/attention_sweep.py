@@ -2,28 +2,44 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import plotting
+from compare import beside
 from plotting import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
 from experiments.parts import log_axis
 
 WIDTHS = dict(zip((16, 32, 64, 128), (BLUE, ORANGE, GREEN, PURPLE)))
 T, D, KERNEL, DTYPE = "bench.length", "bench.head_width", "implementation", "dtype"
+PEERS = {"bf16": ("EAGER", "STORED", "FLASH"), "fp32": ("EAGER", "STORED", "EFFICIENT")}
 
 
 def variation(results, name):
     return [row for row in results.rows if row.name.startswith(name + "_")]
 
 
+def peers(results, row, backends, passes):
+    """PyTorch's cells of a row; none where it was not measured."""
+    return [beside.ms(results, row, backend, name) for backend in backends for name in passes] if beside.found(results) else []
+
+
+def peer_columns(results, *names):
+    return [f"PyTorch, ms: {names[0]}", *names[1:]] if beside.found(results) else []
+
+
 def tables(results):
-    yield (["D", "T", "forward, ms", "backward, ms", "kept before backward, MiB", "needed, MiB", "outcome"],
-           [[row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], row["memory_mib"], row["peak_mib"], row.outcome]
-            for row in variation(results, "course")])
+    passes = ("forward", "backward")
+    yield (["D", "T", "forward, ms", "backward, ms",
+            *peer_columns(results, "stored scores, forward", "backward", "compiled, forward", "backward"),
+            "kept before backward, MiB", "needed, MiB", "outcome"],
+           [[row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], *peers(results, row, PEERS["fp32"][:2], passes),
+             row["memory_mib"], row["peak_mib"], row.outcome] for row in variation(results, "course")])
     rows, kernels = [], variation(results, "kernels")
     for row in kernels:
         base = results.one(kernels, implementation="standard", dtype=row[DTYPE], bench__head_width=row[D], bench__length=row[T])
         rows.append([row[KERNEL], row[DTYPE], row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], row["both_mean_ms"],
-                     base["both_mean_ms"] / row["both_mean_ms"], row["memory_mib"], row["peak_mib"], row.outcome])
-    yield (["kernel", "dtype", "D", "T", "forward, ms", "backward, ms", "both, ms", "speed-up", "kept, MiB", "needed, MiB", "outcome"], rows)
+                     base["both_mean_ms"] / row["both_mean_ms"], *peers(results, row, PEERS[row[DTYPE]], ("both",)), row["memory_mib"],
+                     row["peak_mib"], row.outcome])
+    yield (["kernel", "dtype", "D", "T", "forward, ms", "backward, ms", "both, ms", "speed-up",
+            *peer_columns(results, "stored scores, both", "compiled", "fused"), "kept, MiB", "needed, MiB", "outcome"], rows)
 
 
 def page_tables(results):

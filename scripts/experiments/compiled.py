@@ -2,6 +2,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import plotting
+from compare import beside
 from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 
 from experiments.parts import legend_beside, log_axis
@@ -10,6 +11,7 @@ from experiments.table import number, spread
 T, D, KERNEL, SIZE, FORMAT = "bench.length", "bench.head_width", "implementation", "model.size", "precision.compute"
 VARIANTS = {"plain": SKY, "fused": BLUE, "graph": ORANGE}
 PARTS = ("forward", "forward_backward", "step")
+PEERS = {"fp32": ("STORED", "EFFICIENT")}  # of attention alone; of whole steps bench/step_gpu has them
 WIDTHS = dict(zip((16, 32, 64, 128), (BLUE, ORANGE, GREEN, PURPLE)))
 
 
@@ -35,8 +37,11 @@ def tables(results):
     def both(name, pair):
         return [spread(row[f"{name}_mean_ms"], row[f"{name}_std_ms"]) for row in pair] + [pair[0][f"{name}_mean_ms"] / pair[1][f"{name}_mean_ms"]]
 
-    yield (["D", "T", "forward: standard, ms", "flash2, ms", "speed-up", "and backward: standard, ms", "flash2, ms", "speed-up", "standard"],
-           [[pair[0][D], pair[0][T], *both("forward", pair), *both("both", pair), pair[0].outcome] for pair in attention(results)])
+    has_torch = bool(beside.found(results))
+    theirs = ["torch.compile, stored scores, ms: forward", "and backward", "fused, ms: forward", "and backward"] if has_torch else []
+    peers = lambda row: [beside.ms(results, row, backend, name) for backend in PEERS["fp32"] for name in ("forward", "both")] if has_torch else []
+    yield (["D", "T", "forward: standard, ms", "flash2, ms", "speed-up", "and backward: standard, ms", "flash2, ms", "speed-up", *theirs, "standard"],
+           [[pair[0][D], pair[0][T], *both("forward", pair), *both("both", pair), *peers(pair[1]), pair[0].outcome] for pair in attention(results)])
     yield (["size", "compute", "step", "forward, ms", "forward + backward, ms", "step, ms", "speed-up of the step", "outcome"],
            [[row[SIZE], row[FORMAT], variant_of(row), *(spread(row[f"{part}_mean_ms"], row[f"{part}_std_ms"]) for part in PARTS),
              plain["step_mean_ms"] / row["step_mean_ms"] if plain else np.nan, row.outcome] for row, plain in model(results)])

@@ -20,6 +20,8 @@ from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import flash_ladder, hbm, launch, ncu, scaling, step, table  # noqa: E402  (after the path to it)
 from experiments.homes import homes, module_of  # noqa: E402
+from compare import beside  # noqa: E402
+from compare.sides import Failed  # noqa: E402
 from launching import Refusal  # noqa: E402
 from results import FINISHED, OUT_OF_MEMORY, Results, Row  # noqa: E402
 import places  # noqa: E402
@@ -97,6 +99,42 @@ class Experiments(RunTest):
                     self.assertGreater(len(result.stdout.splitlines()), 1, "a heading and a row")
                     self.assertNotIn("No artists", result.stderr)
                     self.assertTrue((self.folder / name / row / f"{name}.png").exists())
+
+    def test_pytorchs_columns_stand_beside_ours_and_are_stored(self):
+        output = shutil.copytree(self.quick("flash_grid")[1], self.folder / "grid")
+        asked = []
+
+        class Worker:
+            def __init__(self, python):
+                asked.append(python)
+
+            def ask(self, **request):
+                asked.append(request)
+                if request["cases"][0]["T"] == 2048:
+                    raise Failed("PyTorch's process ended with -9")
+                return [{backend: {name: 1000.0 * number for number, name in enumerate(request["passes"], 1)} for backend in request["backends"]}]
+
+            def stop(self):
+                pass
+
+        with mock.patch.object(beside, "Torch", Worker):
+            for _ in range(2):  # the second call finds everything measured
+                results = Results(output)
+                beside.measure(results, {"fp32": ("EAGER", "STORED", "EFFICIENT")}, ("a python", "2.11", "a GPU"))
+            requests = [word for word in asked if isinstance(word, dict)]
+            self.assertEqual([tuple(case[key] for key in beside.SHAPE) for request in requests for case in request["cases"]],
+                             [("fp32", 1, 1, T, D, True) for D in (16, 64) for T in (128, 512, 2048)])
+            self.assertEqual(requests[0]["timing"]["repeats"], 2, "of the deck")
+            with self.assertRaisesRegex(Refusal, "delete it to measure again"):
+                beside.measure(Results(output), {}, ("a python", "2.12", "a GPU"))
+        lines = [re.split("  +", line) for line in self.script("flash_grid", "--quick", "--output", output, "--redraw").stdout.splitlines() if line]
+        first = dict(zip(lines[0], lines[1]))
+        self.assertEqual([first[name] for name in ("PyTorch, both, ms: stored scores", "compiled", "fused")], ["3000"] * 3)
+        self.assertEqual(dict(zip(lines[0], lines[3]))["fused"], "-", "its process died")
+        self.assert_what_is_stored_has_the_same_tables("flash_grid", Results(output))
+        self.assertIn("nothing of comm has a peer", self.script("comm", "--quick", "--torch", code=2).stderr)
+        with mock.patch.dict(os.environ, TESSERA_PYTHON="/usr/bin/false"):
+            self.assertIn("has no PyTorch; name a Python", self.script("flash_grid", "--torch", code=3).stderr)
 
     def test_a_damaged_file_is_named(self):
         output = self.folder / "damaged"

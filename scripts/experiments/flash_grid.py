@@ -1,0 +1,63 @@
+"""Latency of attention over the course's 80 shapes: stored scores, the fused kernel, and PyTorch's."""
+import matplotlib.pyplot as plt
+import numpy as np
+import plotting
+from compare import beside
+from plotting import BLUE, GREEN, ORANGE, SKY, VERMILION
+
+from experiments.parts import legend_beside, log_axis
+
+T, D, KERNEL, DTYPE = "bench.length", "bench.head_width", "attention.kernel", "bench.dtype"
+PEERS = {"bf16": ("EAGER", "STORED", "FLASH"), "fp32": ("EAGER", "STORED", "EFFICIENT")}
+FUSED = {dtype: backends[-1] for dtype, backends in PEERS.items()}
+PASSES = ("forward", "backward", "both")
+
+
+def pairs(results):
+    """[(standard, flash)] of each shape."""
+    fused = {(row[DTYPE], row[D], row[T]): row for row in results.where(attention__kernel="auto")}
+    return [(row, fused[row[DTYPE], row[D], row[T]]) for row in results.where(attention__kernel="standard") if (row[DTYPE], row[D], row[T]) in fused]
+
+
+def tables(results):
+    has_torch = bool(beside.found(results))
+    columns = ["format", "D", "T", *(f"{side}{name}, ms" for side in ("standard: ", "flash: ") for name in PASSES), "speed-up"]
+    theirs = ("stored scores", "compiled", "fused")
+    if has_torch:
+        columns += [f"PyTorch, both, ms: {theirs[0]}", *theirs[1:], "fused / flash"]
+    rows = []
+    for standard, flash in pairs(results):
+        line = [standard[DTYPE], standard[D], standard[T], *(row[f"{name}_ms"] for row in (standard, flash) for name in PASSES),
+                standard["both_ms"] / flash["both_ms"]]
+        if has_torch:
+            peers = [beside.ms(results, flash, backend, "both") for backend in PEERS[standard[DTYPE]]]
+            line += [*peers, peers[-1] / flash["both_ms"]]
+        rows.append([*line, standard.outcome if standard.outcome != "ok" else flash.outcome])
+    yield [*columns, "outcome"], rows
+
+
+def draw(results):
+    shapes = pairs(results)
+    formats, widths = ([key for key in dict.fromkeys(row[name] for row, _ in shapes)] for name in (DTYPE, D))
+    figure, panels = plt.subplots(len(formats), len(widths), figsize=(3.4 * max(2, len(widths)), 3.2 * max(1, len(formats))), squeeze=False, sharex=True,
+                                  constrained_layout=True)
+    for line, dtype in zip(panels, formats):
+        for axes, width in zip(line, widths):
+            chosen = [pair for pair in shapes if (pair[0][DTYPE], pair[0][D]) == (dtype, width)]
+            x = np.array([row[T] for row, _ in chosen])
+            sides = [("stored scores", VERMILION, [row["both_ms"] for row, _ in chosen]), ("flash", BLUE, [row["both_ms"] for _, row in chosen])]
+            if beside.found(results):
+                eager, compiled, fused = PEERS[dtype]
+                sides += [(f"PyTorch, {name}", colour, [beside.ms(results, row, backend, "both") for _, row in chosen])
+                          for name, colour, backend in (("stored", ORANGE, eager), ("compiled", SKY, compiled), ("fused", GREEN, fused))]
+            for name, colour, times in sides:
+                axes.plot(x, times, marker="o", markersize=3, linewidth=1.4, color=colour, label=name)
+            axes.set_title(f"{dtype}, D {width:.0f}")
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
+            log_axis(axes.yaxis)
+        line[0].set_ylabel("forward and backward, ms")
+        legend_beside(line[-1])
+    for axes in panels[-1]:
+        axes.set_xlabel("tokens T")
+    return figure
