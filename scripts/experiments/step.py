@@ -10,11 +10,23 @@ PARTS = ("forward", "forward_backward", "step")
 SHARES = {"forward": SKY, "backward": BLUE, "optimizer": GREEN}
 
 
+def size_of(row):
+    return row.name.split("_")[0] if row["model.size"] in ("", "custom") else row["model.size"]
+
+
+def has_steps(row):
+    return row.get("bench.phase") != "forward"
+
+
 def tables(results):
-    columns = ["size", "compute", "parameters, M", "forward, ms", "forward + backward, ms", "step, ms", "tokens/s", "MFU, %", "outcome"]
-    rows = [[row["model.size"], row["precision.compute"], 1e-6 * row["parameters"],
-             *(spread(row[f"{part}_mean_ms"], row[f"{part}_std_ms"]) for part in PARTS), row["tokens_per_s"], 100 * row["mfu"], row.outcome]
-            for row in results.rows]
+    columns = ["size", "compute", "parameters, M", "forward, ms", "backward, ms", "optimizer, ms", "forward + backward, ms", "step, ms", "tokens/s",
+               "MFU, %", "outcome"]
+    rows = []
+    for row in results.rows:
+        parts = parts_of(row)
+        forward, both, step = (spread(row[f"{part}_mean_ms"], row[f"{part}_std_ms"]) for part in PARTS)
+        rows.append([size_of(row), row["precision.compute"], 1e-6 * row["parameters"], forward, parts["backward"], parts["optimizer"], both, step,
+                     row["tokens_per_s"], 100 * row["mfu"], row.outcome if has_steps(row) else f"{row.outcome}, forward alone"])
     return [(columns, rows)]
 
 
@@ -28,7 +40,7 @@ def draw(results):
     figure = plt.figure(figsize=(12, 4.4), constrained_layout=True)
     time, share = figure.subplots(1, 2, width_ratios=(1, 1.25))
     for compute, colour in zip(results.different("precision.compute"), (VERMILION, BLUE, ORANGE)):
-        rows = [row for row in results.where(precision__compute=compute) if row.outcome == "ok"]
+        rows = [row for row in results.where(precision__compute=compute) if row.outcome == "ok" and has_steps(row)]
         if rows:
             time.errorbar([1e-6 * row["parameters"] for row in rows], [row["step_mean_ms"] for row in rows], yerr=[row["step_std_ms"] for row in rows],
                           color=colour, marker="o", markersize=4, linewidth=1.5, capsize=2, label=compute)
@@ -40,7 +52,8 @@ def draw(results):
         time.legend(loc="upper left")
 
     # Each bar is a whole step, so that parts of small and large models can be compared.
-    rows, left = results.rows, np.zeros(len(results.rows))
+    rows = [row for row in results.rows if has_steps(row)]
+    left = np.zeros(len(rows))
     for part, colour in SHARES.items():
         width = np.nan_to_num([100 * parts_of(row)[part] / row["step_mean_ms"] for row in rows])
         share.barh(np.arange(len(rows)), width, left=left, height=0.7, color=colour, linewidth=0, label=part)
@@ -50,7 +63,7 @@ def draw(results):
             share.text(101, place, f"{spread(row['step_mean_ms'], row['step_std_ms'])} ms", ha="left", va="center", fontsize=8)
         else:
             share.text(1, place, row.outcome, ha="left", va="center", color=VERMILION, fontsize=8)
-    share.set_yticks(np.arange(len(rows)), [f"{row['model.size']}, {row['precision.compute']}" for row in rows])
+    share.set_yticks(np.arange(len(rows)), [f"{size_of(row)}, {row['precision.compute']}" for row in rows])
     share.set_ylim(len(rows) - 0.5, -1.6)  # the first on top, under the legend
     share.set_xlim(0, 128)  # with room for the times
     share.set_xticks(range(0, 101, 20))

@@ -167,6 +167,20 @@ TEST_F(GoldenTraining, sixteen_bit_losses_agree_to_their_precision) {
   check(deck, Dtype::fp16, loss_epsilons * kEpsilon<float16>, 16 * kEpsilon<float16>);
 }
 
+TEST_F(GoldenTraining, the_leaderboards_precision_agrees_to_its_roundings) {
+  // input/leaderboard/step_8b.toml's: beside the roundings above, every step rounds every weight once more, at random,
+  // by less than an epsilon: 20 steps err by half an epsilon times the root of 20 (2.2), a loss by two more epsilons.
+  config::Settings deck = settings();
+  deck.precision.master = config::MasterPrecision::none;
+  deck.precision.moments = config::MomentPrecision::bf16;
+  deck.precision.gradients = config::GradientPrecision::bf16;
+  deck.precision.reduce = config::ReducePrecision::bf16;
+  deck.train.checkpoint_activations = 1;
+  deck.train.recompute = config::Recompute::all_but_attention;
+  const double loss_epsilons = static_cast<double>(golden.shape.L) + 4;
+  check(deck, Dtype::bf16, loss_epsilons * kEpsilon<bfloat16>, 18 * kEpsilon<bfloat16>);
+}
+
 TEST_F(GoldenLion, fp64_losses_and_weights_agree_but_for_the_rounding_of_saved_weights) {
   check(settings(), Dtype::fp64, 1e-11, kEpsilon<float>);
 }
