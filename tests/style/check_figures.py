@@ -20,6 +20,7 @@ import plotting  # noqa: E402  (after the path to it)
 
 plotting.require_modules("check_figures")
 import drill_tables  # noqa: E402
+import equations  # noqa: E402
 from compare import stored  # noqa: E402
 from experiments.homes import homes  # noqa: E402
 from published import fault_of  # noqa: E402
@@ -37,6 +38,8 @@ def check(root, names):
     for name, folder in folders.items():
         if fault := fault_of(name, folder, name in names):
             faults.append(f"{folder.relative_to(root)}: {fault}")
+    if fault := equations.fault(equations.page_of(root).read_text()):
+        faults.append(f"{equations.page_of(root).parent.relative_to(root)}: {fault}")
     return [*faults, *stored.faults(root)]
 
 
