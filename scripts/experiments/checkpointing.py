@@ -5,35 +5,47 @@ from plotting import BLUE, FAINT, INK, ORANGE, byte_unit
 
 from experiments.parts import legend_above
 from experiments.table import spread
+from results import Absent
 
 KEY = "train.checkpoint_activations"
 
 
+def groups(results):
+    """{model and format: rows}: each with its own row without checkpoints."""
+    found = {}
+    for row in results.rows:
+        found.setdefault((row.get("model.size") or "large", row.get("precision.compute") or "bf16"), []).append(row)
+    return found
+
+
 def tables(results):
-    base = results.one(train__checkpoint_activations=0)
-    columns = ["blocks per checkpoint", "planned, MiB", "taken, MiB", "memory / none", "step, ms", "time / none", "outcome"]
-    rows = [["none" if row[KEY] == 0 else f"{row[KEY]:.0f}", row["planned_mib"], row["peak_mib"], row["planned_mib"] / base["planned_mib"],
-             spread(row["step_mean_ms"], row["step_std_ms"]), row["step_mean_ms"] / base["step_mean_ms"], row.outcome] for row in results.rows]
-    return [(columns, rows)]
+    for (size, compute), rows in groups(results).items():
+        base = next((row for row in rows if row[KEY] == 0), Absent())
+        columns = ["blocks per checkpoint", "planned, MiB", "taken, MiB", "memory / none", "step, ms", "time / none", "outcome"]
+        if size == "2.7b":
+            columns[0] += f", {size} of 4 x 2048 in {compute}"
+        yield columns, [["none" if row[KEY] == 0 else f"{row[KEY]:.0f}", row["planned_mib"], row["peak_mib"], row["planned_mib"] / base["planned_mib"],
+                         spread(row["step_mean_ms"], row["step_std_ms"]), row["step_mean_ms"] / base["step_mean_ms"], row.outcome] for row in rows]
 
 
 def draw(results):
     figure, (memory, time) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
-    names = ["none" if row[KEY] == 0 else f"{row[KEY]:.0f}" for row in results.rows]
+    rows = next(iter(groups(results).values()), [])
+    names = ["none" if row[KEY] == 0 else f"{row[KEY]:.0f}" for row in rows]
     places = np.arange(len(names))
-    planned = np.array([row["planned_mib"] for row in results.rows])
+    planned = np.array([row["planned_mib"] for row in rows])
     factor, unit = byte_unit(2**20 * np.nanmax(planned))
     memory.bar(places, np.nan_to_num(2**20 * planned / factor), color=BLUE, width=0.65, label="planned")
-    peak = 2**20 * np.array([row["peak_mib"] for row in results.rows]) / factor
+    peak = 2**20 * np.array([row["peak_mib"] for row in rows]) / factor
     if np.isfinite(peak).any():
         memory.plot(places, peak, "_", color=INK, markersize=16, markeredgewidth=2, label="taken by the process")
-    blocks = max(row[KEY] for row in results.rows)
-    if grouped := [(row[KEY], place) for row, place in zip(results.rows, places) if row[KEY] > 0]:
+    blocks = max(row[KEY] for row in rows)
+    if grouped := [(row[KEY], place) for row, place in zip(rows, places) if row[KEY] > 0]:
         memory.axvline(np.interp(np.sqrt(blocks), *zip(*grouped)), ymax=0.85, color=FAINT, linestyle=":", linewidth=1.2, label=f"√{blocks:.0f} blocks")
     memory.set_title(f"Memory, {unit}")
     legend_above(memory)
-    time.bar(places, np.nan_to_num([row["step_mean_ms"] for row in results.rows]), color=ORANGE, width=0.65,
-             yerr=np.nan_to_num([row["step_std_ms"] for row in results.rows]), ecolor="#404040", capsize=2)
+    time.bar(places, np.nan_to_num([row["step_mean_ms"] for row in rows]), color=ORANGE, width=0.65,
+             yerr=np.nan_to_num([row["step_std_ms"] for row in rows]), ecolor="#404040", capsize=2)
     time.set_title("Time of a step, ms")
     for axes in (memory, time):
         axes.set_xticks(places, names)

@@ -10,6 +10,7 @@ from experiments.parts import legend_beside
 
 T, FORMAT, PHASE = "model.context_length", "precision.compute", "bench.phase"
 MIB = 2.0**20
+BLOCK = 1  # whose activations are listed; all are alike
 KEEPS = ("memory/events",)  # of each row's own file, in a published run
 
 
@@ -39,6 +40,26 @@ class Timeline:
                 alive.pop(label, None)
         return sorted(alive.items(), key=lambda item: -item[1])[:count]
 
+    def forward_activations(self):
+        """[(label, bytes)] of what begins in forward, the largest first."""
+        chosen = (self.events["begin"] > 0) & (self.phase == "forward") & (self.events["category"] == "activations")
+        return sorted(zip(self.events["label"][chosen], self.events["bytes"][chosen]), key=lambda item: -item[1])
+
+    def kept_by(self, block):
+        """[(label, bytes)] that forward leaves alive of this block for backward, the largest first."""
+        ends = {label for label, begin, phase in zip(self.events["label"], self.events["begin"], self.phase) if not begin and phase == "forward"}
+        return [(label, nbytes) for label, nbytes in self.forward_activations() if label.startswith(f"block.{block:02}.") and label not in ends]
+
+    def gradients_of(self, block):
+        """Bytes of a block's gradients, which are laid out before the step."""
+        return sum(nbytes for label, nbytes, begin in zip(self.events["label"], self.events["bytes"], self.events["begin"])
+                   if begin and label.startswith(f"grads.block.{block:02}."))
+
+    def falls_in_backward(self, block):
+        """Bytes by which live memory falls between the backward passes of the block above and of this one, both at their ends."""
+        last = [max((i for i, label in enumerate(self.events["label"]) if label.startswith(f"block.{number:02}.")), default=0) for number in (block + 1, block)]
+        return self.total[last[0]] - self.total[last[1]]
+
     def residual(self):
         """Bytes of the residual stream, [B,T,C]: what the embedding gives."""
         return self.events["bytes"][list(self.events["label"]).index("embedding.out")]
@@ -57,6 +78,11 @@ def steps_of(rows):
     return [row for row in rows if row[PHASE] == "step"]
 
 
+def largest_text(tensors, count=5):
+    total = sum(nbytes for _, nbytes in tensors)
+    return ", ".join(f"{label.split('.')[-1]} {100 * nbytes / total:.0f}" for label, nbytes in tensors[:count])
+
+
 def tables(results):
     forward = {(row[T], row[FORMAT]): row for row in results.rows if row[PHASE] == "forward"}
     ran = [(row, Timeline(row)) for row in steps_of(results.rows) if row.has_run]
@@ -73,26 +99,47 @@ def tables(results):
     yield ["T", "compute", "largest tensors at the peak", "MiB each", "so many"], [
         [row[T], row[FORMAT], label, nbytes / MIB, count] for row, line in ran if row[T] == max(results.different(T))
         for label, nbytes, count in kinds(line.largest(200))[:6]]
+    shown = [(row, line) for row, line in ran if row[FORMAT] == "fp32"]
+    yield ["T", "compute", "largest of a forward pass", "MiB each", "so many"], [
+        [row[T], row[FORMAT], label, nbytes / MIB, count] for row, line in (shown[:1] + shown[-1:] if len(shown) > 1 else shown)
+        for label, nbytes, count in kinds(line.forward_activations())[:5]]
+    yield ["T", "compute", "a block keeps for backward, MiB", "five largest, % of it", "falls in its backward, MiB", "its gradients, MiB"], [
+        [row[T], row[FORMAT], sum(nbytes for _, nbytes in line.kept_by(BLOCK)) / MIB, largest_text(line.kept_by(BLOCK)),
+         line.falls_in_backward(BLOCK) / MIB, line.gradients_of(BLOCK) / MIB] for row, line in ran]
+
+
+def draw_phases(axes, line, phases):
+    for phase in phases:
+        first = list(line.phase).index(phase)
+        axes.axvline(first, color="#404040", linewidth=0.8, linestyle=":")
+        axes.text(first, 0.99, phase, transform=axes.get_xaxis_transform(), fontsize=8, va="top", ha="right", rotation=90)
+    axes.set_xlabel("tensors that begin or end, in order")
 
 
 def draw(results):
-    longest = max(results.different(T))
-    rows = [row for row in steps_of(results.where(model__context_length=longest)) if row.has_run]
-    figure, panels = plt.subplots(1, max(len(rows), 1), figsize=(6.5 * max(len(rows), 1), 4.4), constrained_layout=True, squeeze=False, sharey=True)
+    """Of the longest context that ran: the step of each format, and forward by itself, as far as it needs no gradients and no optimizer."""
+    steps = [row for row in steps_of(results.rows) if row.has_run]
+    rows = [row for row in steps if row[T] == max(each[T] for each in steps)]
     lines = [Timeline(row) for row in rows]
+    figure, panels = plt.subplots(1, max(len(rows) + 1, 2), figsize=(5.2 * max(len(rows) + 1, 2), 4.4), constrained_layout=True, squeeze=False)
     factor, unit = byte_unit(max((line.total.max() for line in lines), default=1))
+    top = 1.2 * max((line.total.max() for line in lines), default=1) / factor  # with room for the phases' names
     for axes, row, line in zip(panels[0], rows, lines):
         shown = {name: live / factor for name, live in line.live.items() if live.any()}
         axes.stackplot(np.arange(len(line.total)), *shown.values(), labels=list(shown), colors=[CATEGORIES[name] for name in shown], step="post")
-        for phase in ("forward", "backward", "optimizer"):
-            first = list(line.phase).index(phase)
-            axes.axvline(first, color="#404040", linewidth=0.8, linestyle=":")
-            axes.text(first, 0.99, phase, transform=axes.get_xaxis_transform(), fontsize=8, va="top", ha="right", rotation=90)
-        axes.set_title(f"{row[FORMAT]}, T {longest:.0f}")
-        axes.set_xlabel("tensors that begin or end, in order")
+        draw_phases(axes, line, ("forward", "backward", "optimizer"))
+        axes.set_title(f"A step, {row[FORMAT]}, T {row[T]:.0f}")
         axes.set_xlim(0.8 * list(line.phase).index("forward"), 1.04 * len(line.total))
-    panels[0][0].set_ylim(0, 1.2 * max((line.total.max() for line in lines), default=1) / factor)  # with room for the phases' names
+        axes.set_ylim(0, top)
     panels[0][0].set_ylabel(unit)
+    for axes, row, line in zip(panels[0][len(rows):], rows, lines):
+        last = np.flatnonzero(line.phase == "forward")[-1] + 1
+        shown = {name: line.live[name][:last] / factor for name in ("parameters", "activations", "workspace", "data") if line.live[name].any()}
+        axes.stackplot(np.arange(last), *shown.values(), colors=[CATEGORIES[name] for name in shown], step="post")
+        draw_phases(axes, line, ("forward",))
+        axes.set_title(f"Its forward without gradients and optimizer, {row[FORMAT]}", fontsize=10)
+        axes.set_xlim(0.96 * list(line.phase).index("forward"), last)
+        axes.set_ylim(0, None)
     if rows:
-        legend_beside(panels[0][-1])
+        legend_beside(panels[0][0])
     return figure

@@ -19,11 +19,32 @@ def tables(results):
                "communication, ms", "exposed, ms", "messages, MB", "outcome"]
     yield columns, [[row.ranks, STAGES[row[KEY]], *(row[moment] or np.nan for moment in MOMENTS), spread(row["step_mean_ms"], row["step_std_ms"]),
                      row["communication_ms"], row["exposed_ms"], row["message_bytes"] / 1e6, row.outcome] for row in results.rows]
+    yield by_category(results)
     yield planned()
 
 
 def page_tables(results):
-    return [next(tables(results))]
+    return list(tables(results))[:2]
+
+
+def expected(row, master):
+    """Bytes of weights, gradients and optimizer on a rank: together 16 P, less what is sharded; 16-bit weights keep their low halves in the optimizer."""
+    P, R, shard = row["parameters"], row.ranks, row[KEY]
+    part = lambda stages: 1 / R if shard in stages else 1
+    weight = 2 if master else 4
+    return (weight * P * part(("parameters",)), 4 * P * part(("gradients", "parameters")), (12 - weight) * P * part(("optimizer", "gradients", "parameters")))
+
+
+def by_category(results):
+    """Weights, gradients and optimizer after initialisation, beside the arithmetic, and what activations add before the update."""
+    columns = ["ranks", "sharded", "weights, MiB", "expected", "gradients, MiB", "expected", "optimizer, MiB", "expected", "activations in backward, MiB"]
+    rows = []
+    for row in results.rows:
+        found = [row[f"initial_{name}_bytes"] for name in ("parameters", "gradients", "optimizer")]
+        line = [value / 2**20 for pair in zip(found, expected(row, row["compute"] in ("bf16", "fp16"))) for value in pair]
+        rows.append([row.ranks, STAGES[row[KEY]], *line, row["before_update_activations_bytes"] / 2**20])
+    return columns, rows
+
 
 
 def planned():

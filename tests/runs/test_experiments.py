@@ -18,7 +18,7 @@ import numpy as np
 from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
-from experiments import flash_ladder, hbm, launch, ncu, scaling, step, table  # noqa: E402  (after the path to it)
+from experiments import flash_ladder, hbm, launch, memory_2p7b, ncu, profile, scaling, sharding, step, table  # noqa: E402  (after the path to it)
 from experiments.homes import homes, module_of  # noqa: E402
 from compare import beside  # noqa: E402
 from compare.sides import Failed  # noqa: E402
@@ -90,7 +90,7 @@ class Experiments(RunTest):
 
     def test_some_rows_make_a_table_and_a_picture_too(self):
         """Also where they are compared with a row that was left out."""
-        for name, rows in (("checkpointing", ("0", "4")), ("attention_sweep", ("course_16_128", "kernels_auto_bf16_16_128")),
+        for name, rows in (("checkpointing", ("large_0", "large_4")), ("attention_sweep", ("course_16_128", "kernels_auto_bf16_16_128")),
                            ("compiled", ("attention_16_128_standard", "attention_16_128_auto")),
                            ("memory_accounting", ("standard_16_128", "flash2_16_128"))):
             for row in rows:
@@ -136,9 +136,37 @@ class Experiments(RunTest):
         with mock.patch.dict(os.environ, TESSERA_PYTHON="/usr/bin/false"):
             self.assertIn("has no PyTorch; name a Python", self.script("flash_grid", "--torch", code=3).stderr)
 
+    def test_kernels_have_the_phase_in_which_they_ran(self):
+        rows = Results(self.quick("profile")[1]).rows
+        for row in rows:
+            step = profile.Step(row)
+            calls = {phase: {label: count for label, (count, _) in step.of(phase).items()} for phase in profile.PHASES}
+            products = [label for label in calls["forward"] if label.startswith("gemm::")]
+            self.assertEqual(sum(calls["forward"][label] for label in products), 4 * 2, "four of each block; the head's is of backward")
+            self.assertEqual([label for label in calls["optimizer"] if label.startswith("adamw")], [label for label in step.of() if label.startswith("adamw")])
+            self.assertEqual(sum(count for phase in calls.values() for count in phase.values()) + sum(phase == "" for phase in step.phases), len(step.labels))
+            self.assertEqual("attention::standard::softmax" in calls["forward"], row[profile.KERNEL] == "standard")
+            self.assertAlmostEqual(sum(profile.percent(step.of(), kind) for kind in profile.KINDS), 100)
+
+    def test_a_blocks_backward_frees_what_its_forward_kept(self):
+        for row in memory_2p7b.steps_of(Results(self.quick("memory_2p7b")[1]).rows):
+            line, (C, F) = memory_2p7b.Timeline(row), (64, 256)
+            self.assertEqual(sum(nbytes for _, nbytes in line.kept_by(1)), line.falls_in_backward(1))
+            self.assertEqual(line.gradients_of(1), 4 * (4 * C * C + 3 * C * F + 2 * C))
+            self.assertEqual(line.forward_activations()[0][0].split(".")[-1], "gate_up")
+
+    def test_memory_by_category_is_what_sharding_promises(self):
+        columns, rows = sharding.by_category(Results(self.quick("sharding")[1]))
+        self.assertEqual(len(rows), 4)
+        for row in rows:
+            weights, gradients, optimizer = (dict(zip(("found", "expected"), row[i:i + 2])) for i in (2, 4, 6))
+            for part in (gradients, optimizer):
+                self.assertLess(abs(part["found"] / part["expected"] - 1), 0.01, row)
+            self.assertGreater(weights["found"] / weights["expected"], 0.999 if row[1] == "ZeRO-3" else 0.99, "gathered blocks come on top")
+
     def test_a_damaged_file_is_named(self):
         output = self.folder / "damaged"
-        self.script("checkpointing", "--quick", "--output", output, 'experiment.only=["0"]')
+        self.script("checkpointing", "--quick", "--output", output, 'experiment.only=["large_0"]')
         file = output / "ranks_0001/experiment.h5"
         file.write_bytes(file.read_bytes()[:4000])
         self.assertIn(f"{file}: ", self.script("checkpointing", "--quick", "--output", output, "--redraw", code=6).stderr)
