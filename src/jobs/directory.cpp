@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -199,6 +200,18 @@ void RunDirectory::lock(const fs::path& folder, const Note& note) {
 
 RunDirectory::~RunDirectory() {
   for (const int lock : locks_) close(lock);
+}
+
+void RunDirectory::require_in_place() const {
+  if (locks_.empty()) return;
+  struct stat held {
+  }, there{};
+  const bool is_there = ::stat((path_ / kLockName).c_str(), &there) == 0;
+  if (is_there && ::fstat(locks_.front(), &held) == 0 && held.st_ino == there.st_ino && held.st_dev == there.st_dev)
+    return;
+  throw Failure(Exit::files, fmt::format("{}: was deleted, moved or replaced while the run wrote there (its {} is {}). "
+                                         "Continue from where the checkpoints are now (--resume PATH), or start anew",
+                                         path_.string(), kLockName, is_there ? "another" : "gone"));
 }
 
 void RunDirectory::clear(const Note& note) const {

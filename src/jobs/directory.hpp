@@ -41,6 +41,10 @@ class RunDirectory {
   /// a link are not this run's. For rank 0.
   void clear(const Note& note) const;
 
+  /// Throws Failure (exit 6) if the directory was deleted, moved or replaced: what is written goes to another, which no
+  /// lock guards. For the rank that locked it; others return.
+  void require_in_place() const;
+
   static constexpr double kLockPatience_s = 10;
 
  private:

@@ -337,7 +337,7 @@ class TrainingRun {
       validated_step_ = step;
     }
     console_.step(record);
-    if (status_.is_due()) tell("running");
+    if (status_.is_due()) directory_->require_in_place(), tell("running");
     trace_.add(record, numbers, is_profiled);
     if (saves_after(step)) save();
   }

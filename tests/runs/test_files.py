@@ -62,6 +62,19 @@ class Disk(RunTest):
         self.assertEqual(latest_step(self.folder / "run"), 100)
 
 
+class Deleted(RunTest):
+    def test_a_run_whose_directory_another_may_take_ends(self):
+        """Its files would come back without the lock: run.h5 is published as a whole, checkpoints make their folders."""
+        directory = self.folder / "run"
+        job = self.start(TINY, f"job.directory={directory}", "train.steps=1000000000", "train.validate_every=0", ranks=2)
+        self.wait_until(lambda: latest_step(directory) >= 10, "a checkpoint", job)
+        (directory / ".lock").unlink()
+        result = job.wait()
+        self.assertEqual(result.code, FILES, str(result))
+        self.assertIn(f"{directory}: was deleted, moved or replaced while the run wrote there (its .lock is gone)", result.err)
+        self.run_deck(TINY, f"job.directory={directory}", f"train.steps={latest_step(directory) + 1}", "--resume", "auto", ranks=2)
+
+
 class Links(RunTest):
     """`checkpoints` as a link to another file system, as sites with a scratch disk have it."""
 
