@@ -38,6 +38,6 @@ const Extension& extension();
 bool is_left_out(std::string_view name);
 
 inline constexpr std::string_view kLeftOut = "belongs to the laboratory, which this build was made without";
-inline constexpr std::string_view kHowToHaveIt = "a build with the CMake option TESSERA_ENABLE_LAB=ON, the default";
+inline constexpr std::string_view kHowToHaveIt = "a build by scripts/build (CMake option TESSERA_ENABLE_LAB=ON)";
 
 }  // namespace tessera::config

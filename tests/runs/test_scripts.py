@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The scripts themselves on machines that lack something: no mpirun, no apt-get, no sudo, no text, no program."""
+import json
 import os
 import re
 import shutil
@@ -331,6 +332,15 @@ class Scripts(unittest.TestCase):
         self.assertIn("parallel.allow_uneven=true", started)
         self.assertIn("build/cuda/tessera", started)
         self.call("quickstart", "cuda", code=3, says="no GPU", env={**own, "CUDA_VISIBLE_DEVICES": ""})
+
+        # A first build leaves the laboratory out, and every preset brings it back; one that is there stays.
+        configured = self.folder / "build/cuda/configure.log"
+        self.assertIn("-DTESSERA_ENABLE_LAB=OFF", configured.read_text())
+        self.assertEqual(json.loads((SOURCE / "CMakePresets.json").read_text())["configurePresets"][0]["cacheVariables"]["TESSERA_ENABLE_LAB"], "ON")
+        (self.folder / "build/cuda/src").mkdir()
+        (self.folder / "build/cuda/src/libtessera_lab.a").touch()
+        self.call("quickstart", "cuda", code=75, env=own)
+        self.assertNotIn("LAB", configured.read_text())
 
     def test_quickstart_refuses_before_it_builds(self):
         self.checkout_with_gpus(0)

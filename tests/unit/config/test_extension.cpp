@@ -12,8 +12,8 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr const char* kLeftOutWords =
-    "belongs to the laboratory, which this build was made without  legal: a build with the CMake option "
-    "TESSERA_ENABLE_LAB=ON, the default";
+    "belongs to the laboratory, which this build was made without  legal: a build by scripts/build "
+    "(CMake option TESSERA_ENABLE_LAB=ON)";
 
 TEST(WithoutLab, its_jobs_sections_and_keys_are_refused_with_the_option_that_adds_them) {
   for (const auto& [deck, override_text, where] :
