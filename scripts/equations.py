@@ -285,12 +285,12 @@ def fault(text):
 
 
 def main():
-    plotting.require_modules("equations")
-    import published
-
     if sys.argv[1:] not in ([], ["--publish"]):
         print(__doc__)
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
+    plotting.require_modules("equations")
+    import published
+
     if not sys.argv[1:]:
         for title, columns, rows in tables():
             print(f"{title}\n{table.text(columns, rows)}")
