@@ -66,6 +66,11 @@ class Row(dict):
         """Of what is stored of the row's own file, in rows.h5."""
         return f"ranks_{self.ranks:04d}/{self.name}"
 
+    @property
+    def has_file(self):
+        """Whether file() can open one: older published runs of an experiment keep less than today's."""
+        return self.has_run and ((self.folder / ROWS).exists() or any((self.folder / name).exists() for name in ("run.h5", "bench.h5")))
+
     @contextmanager
     def file(self):
         """The row's own file, open: run.h5 or bench.h5; of a published run what is stored of it."""

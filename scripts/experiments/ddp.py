@@ -12,14 +12,16 @@ KEEPS = ("timeline",)  # of each row's own file, in a published run
 
 
 def name_of(row):
-    return f"buckets of {row[BUCKET]:g} MB" if row[KEY] == "bucket" else {"per_parameter": "each parameter, after backward", "flat": "all at once",
+    """Of the order; with the size where it is another than the deck's."""
+    name = f"buckets of {row[BUCKET]:g} MB" if row[KEY] == "bucket" else {"per_parameter": "each parameter, after backward", "flat": "all at once",
                                                                            "overlap": "each parameter, when ready"}[row[KEY]]
+    return f"{name}, 2.7b" if row.get("model.size") == "2.7b" else name
 
 
 def tables(results):
-    columns = ["ranks", "order", "step, ms", "transfers", "communication, ms", "under way, ms", "exposed, ms", "outcome"]
+    columns = ["ranks", "order", "step, ms", "transfers", "communication, ms", "under way, ms", "exposed, ms", "exposed, % of the step", "outcome"]
     return [(columns, [[row.ranks, name_of(row), spread(row["step_mean_ms"], row["step_std_ms"]), row["transfers"], row["communication_ms"],
-                        row["under_way_ms"], row["exposed_ms"], row.outcome] for row in results.rows])]
+                        row["under_way_ms"], row["exposed_ms"], 100 * row["exposed_ms"] / row["step_mean_ms"], row.outcome] for row in results.rows])]
 
 
 def draw_step(axes, place, row):

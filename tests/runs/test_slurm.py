@@ -159,7 +159,7 @@ class Series(Cluster):
             return answer.stdout.strip()
 
         jobs = {"scaling": script("scaling", SOURCE / "input/scaling/tiny.toml", "--ranks", "1,2,4", "bench.repeats=3"),
-                "experiment": script("experiment", "sharding", "--quick", "--ranks", "4", 'experiment.only=["none", "parameters"]')}
+                "experiment": script("experiment", "sharding", "--quick", "--ranks", "4", 'experiment.only=["custom_none", "custom_parameters"]')}
         said = {}
         for name, job in jobs.items():
             self.until_state(job, "COMPLETED", "FAILED", name="runs")
