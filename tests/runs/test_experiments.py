@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """Every experiment of input/experiments, in its quick variant: it runs, prints its table and draws its picture."""
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -18,7 +20,7 @@ import numpy as np
 from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
-from experiments import flash_ladder, hbm, launch, memory_2p7b, ncu, profile, scaling, sharding, step, table  # noqa: E402  (after the path to it)
+from experiments import every, flash_ladder, hbm, launch, memory_2p7b, ncu, profile, scaling, sharding, step, table  # noqa: E402  (after the path to it)
 from experiments.homes import homes, module_of  # noqa: E402
 from compare import beside  # noqa: E402
 from compare.sides import Failed  # noqa: E402
@@ -163,6 +165,27 @@ class Experiments(RunTest):
             for part in (gradients, optimizer):
                 self.assertLess(abs(part["found"] / part["expected"] - 1), 0.01, row)
             self.assertGreater(weights["found"] / weights["expected"], 0.999 if row[2] == "ZeRO-3" else 0.99, "gathered blocks come on top")
+
+    def test_all_says_what_ran_what_was_left_out_and_why(self):
+        script = self.folder / "script.py"
+        script.write_text("""import sys
+name = sys.argv[1]
+print("experiment: " + {"comm": "there is no room for 8 ranks", "dtypes": "a row failed"}.get(name, "wrote it"), file=sys.stderr)
+sys.exit({"comm": 3, "dtypes": 7, "hbm": 75}.get(name, 0))
+""")
+        for names, code in ((["accumulation", "comm", "dtypes", "hbm", "step"], 7), (["accumulation", "comm"], 0), (["hbm", "step"], 75)):
+            with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()):
+                self.assertEqual(every.run_all(script, names, [], self.folder, False), code)
+            lines = {line[0]: line[1:] for line in (re.split("  +", text) for text in printed.getvalue().splitlines()) if len(line) > 1}
+            expected = {"accumulation": "ran", "comm": "left out: there is no room for 8 ranks", "dtypes": "exit 7: a row failed", "hbm": "exit 75: ",
+                        "step": "not begun"}
+            for name in names:
+                self.assertEqual(lines[name][0].strip(), expected[name].strip(), printed.getvalue())
+            self.assertRegex(lines["all"][-1], r"^\d+$")
+        self.assertEqual(every.lacks(homes()["comm"], homes()["comm"]), [])
+        self.assertEqual(every.lacks(homes()["comm"], homes()["step"]), [2])
+        self.assertIn("--all goes with", self.script("comm", "--all", code=2).stderr)
+        self.assertIn("are not published", self.script("--all", "--quick", "--publish", code=2).stderr)
 
     def test_a_damaged_file_is_named(self):
         output = self.folder / "damaged"
