@@ -14,10 +14,10 @@ install(FILES README.md LICENSE DESTINATION "${_share}" COMPONENT tessera)
 install(DIRECTORY input DESTINATION "${_share}" COMPONENT tessera
   FILES_MATCHING PATTERN "*.toml" PATTERN "results.toml" EXCLUDE PATTERN "compare.toml" EXCLUDE)
 # Not what builds, tests, publishes, or compares with PyTorch: that takes a checkout.
-set(_of_checkouts "")
-foreach(name IN ITEMS README.md build compare compare_torch experiment fetch_text format packaging profile_step published.py
-                      quickstart sanitize setup test)
-  list(APPEND _of_checkouts PATTERN "scripts/${name}" EXCLUDE)
-endforeach()
-install(DIRECTORY scripts DESTINATION "${_share}" COMPONENT tessera USE_SOURCE_PERMISSIONS
-  ${_of_checkouts} PATTERN "__pycache__" EXCLUDE)
+set(_scripts_of_sites collect plan_sharding plot_bench plot_run report run scaling smoke)
+list(TRANSFORM _scripts_of_sites PREPEND scripts/)
+install(PROGRAMS ${_scripts_of_sites} DESTINATION "${_share}/scripts" COMPONENT tessera)
+install(FILES scripts/common.sh scripts/lsan.supp DESTINATION "${_share}/scripts" COMPONENT tessera)
+install(DIRECTORY scripts/slurm DESTINATION "${_share}/scripts" COMPONENT tessera USE_SOURCE_PERMISSIONS)
+install(DIRECTORY scripts/ DESTINATION "${_share}/scripts" COMPONENT tessera
+  FILES_MATCHING PATTERN "*.py" PATTERN "compare" EXCLUDE PATTERN "packaging" EXCLUDE PATTERN "__pycache__" EXCLUDE)

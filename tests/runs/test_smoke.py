@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What cmake --install puts down works without the checkout, and scripts/smoke says so, or what is wrong."""
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -56,6 +57,16 @@ class Smoke(unittest.TestCase):
         self.call("-n", "5", code=USAGE, says="not '5'")
         self.call("-n", code=USAGE, says="-n takes a value")
         self.call(code=ENVIRONMENT, says="there is no program /nowhere", env={"TESSERA_PROGRAM": "/nowhere"})
+
+    def test_every_script_of_an_installation_finds_what_it_imports(self):
+        folder = self.folder / "share/tessera/scripts"
+        scripts = [path.relative_to(folder.parent) for path in folder.rglob("*") if path.is_file() and os.access(path, os.X_OK)]
+        self.assertGreater(len(scripts), 6)
+        for script in scripts:
+            self.call("--help", code=FINISHED, says="Exit code", script=script)
+        imported = {name for path in folder.glob("*") if path.is_file()
+                    for name in re.findall(r"(?m)^ *(?:import|from) (\w+)", path.read_text()) if (SOURCE / f"scripts/{name}.py").exists()}
+        self.assertEqual({name for name in imported if not (folder / f"{name}.py").exists()}, set())
 
     def test_an_installation_runs_and_plots_decks(self):
         directory = self.folder / "run"
