@@ -21,6 +21,7 @@ import plotting  # noqa: E402  (after the path to it)
 plotting.require_modules("check_figures")
 import drill_tables  # noqa: E402
 import equations  # noqa: E402
+import solutions  # noqa: E402
 from compare import stored  # noqa: E402
 from experiments.homes import homes  # noqa: E402
 from published import fault_of  # noqa: E402
@@ -38,8 +39,9 @@ def check(root, names):
     for name, folder in folders.items():
         if fault := fault_of(name, folder, name in names):
             faults.append(f"{folder.relative_to(root)}: {fault}")
-    if fault := equations.fault(equations.page_of(root).read_text()):
-        faults.append(f"{equations.page_of(root).parent.relative_to(root)}: {fault}")
+    for script in (equations, solutions):
+        if fault := script.fault(script.page_of(root).read_text()):
+            faults.append(f"{script.page_of(root).parent.relative_to(root)}: {fault}")
     return [*faults, *stored.faults(root)]
 
 
@@ -79,6 +81,7 @@ def self_test():
         "a listed page with results": (lambda root: None, [*names, name], "take it off the list"),
         "a listed page that is none": (lambda root: None, [*names, "nowhere"], "nowhere is on the list"),
         "a figure beside PyTorch's": (another_digit(kernels / page.name), names, f"where {stored.FILE} gives"),
+        "a figure beside another's": (another_digit(solutions.page_of().relative_to(ROOT)), names, "where scripts/solutions.py gives"),
         "PyTorch's results gone": (lambda root: (root / kernels / stored.FILE).unlink(), names, "compare.toml the sections []"),
     }
     wrong = []
