@@ -70,10 +70,15 @@ void with_steps(int steps, const Launch& launch) {
   }
 }
 
-/// Whether a GPU runs RegisterForward, whose tiles are constants.
-bool is_in_registers(const AttentionChoice& choice) {
-  const bool has_own_tiles = choice.steps == kNoLadder && choice.query_tile == 0 && choice.key_tile == 0;
-  return choice.kind == AttentionKind::flash2 && (has_own_tiles || choice.steps > ladder::kFlash2LaneSteps);
+/// The kernels of flash2's forward pass: Flash2Ladder, RegisterForward, Flash2Forward, and an engine's.
+enum class Flash2Kernel { ladder, registers, lanes, engine };
+
+Flash2Kernel flash2_kernel(const AttentionChoice& choice, bool is_host) {
+  if (choice.steps != kNoLadder)  // has_steps refuses a host's steps in registers
+    return is_host || choice.steps <= ladder::kFlash2LaneSteps ? Flash2Kernel::ladder : Flash2Kernel::registers;
+  if (choice.forward != Engine::portable) return Flash2Kernel::engine;
+  const bool has_own_tiles = choice.query_tile == 0 && choice.key_tile == 0;
+  return has_own_tiles && !is_host ? Flash2Kernel::registers : Flash2Kernel::lanes;
 }
 
 /// Of standard attention.
@@ -110,28 +115,32 @@ bool has_backward(Engine engine, Dtype dtype, int D, const Target& target) {
 bool has_steps(const AttentionChoice& choice, Dtype dtype, const Target& target) {
   if (choice.kind == AttentionKind::flash1 && choice.steps == ladder::kTensorCores)
     return is_16_bit(dtype) && target.team_scratch_kib > 0;
-  const bool is_for_gpus = choice.kind == AttentionKind::flash2 && choice.steps > ladder::kFlash2LaneSteps;
-  return choice.steps <= most_steps(choice.kind) && !(is_for_gpus && target.is_host);
+  if (target.is_host && choice.kind == AttentionKind::flash2 && choice.steps > ladder::kFlash2LaneSteps) return false;
+  return choice.steps <= most_steps(choice.kind);
 }
 
 std::int64_t attention_pad_bytes(const AttentionChoice& choice, Dtype dtype, int D, const Target& target) {
   const int real_bytes = dtype == Dtype::fp64 ? 8 : 4;
-  const bool is_blocked = choice.kind == AttentionKind::flash2 && choice.steps == kNoLadder;
-  if (choice.kind == AttentionKind::standard || choice.kind == AttentionKind::tiled ||
-      (is_blocked && choice.forward != Engine::portable))
-    return 0;
-  if (!target.is_host && is_in_registers(choice)) {
-    const RegisterTiles tiles = register_tiles(target, real_bytes, D).forward;
-    return forward_pad_bytes(choice.steps == kNoLadder ? tiles : tiles.on_step(choice.steps), real_bytes) + 16;
+  if (choice.kind == AttentionKind::standard || choice.kind == AttentionKind::tiled) return 0;
+  const Flash2Kernel kernel =
+      choice.kind == AttentionKind::flash2 ? flash2_kernel(choice, target.is_host) : Flash2Kernel::ladder;
+  const auto tile_or = [](int chosen, int own) { return chosen > 0 ? chosen : own; };
+  switch (kernel) {
+    case Flash2Kernel::engine: return 0;
+    case Flash2Kernel::registers: {
+      const RegisterTiles tiles = register_tiles(target, real_bytes, D).forward;
+      return forward_pad_bytes(choice.steps == kNoLadder ? tiles : tiles.on_step(choice.steps), real_bytes) + 16;
+    }
+    case Flash2Kernel::lanes: {
+      const int own = flash2_forward_tile(target, real_bytes);
+      const int lanes = round_up(tile_or(choice.query_tile, own), lane_block(target, real_bytes));
+      return static_cast<std::int64_t>(flash2_forward_pad_reals(lanes, tile_or(choice.key_tile, own), D)) * real_bytes;
+    }
+    case Flash2Kernel::ladder: break;
   }
-  const int own = is_blocked ? flash2_forward_tile(target, real_bytes) : ladder::default_tile(target, real_bytes, D);
-  const int query_tile = choice.query_tile > 0 ? choice.query_tile : own;
-  const int key_tile = choice.key_tile > 0 ? choice.key_tile : own;
-  if (is_blocked) {
-    const int lanes = round_up(query_tile, lane_block(target, real_bytes));
-    return static_cast<std::int64_t>(flash2_forward_pad_reals(lanes, key_tile, D)) * real_bytes;
-  }
-  return ladder::scratch_bytes({choice.steps, static_cast<int>(bytes_of(dtype)), real_bytes, query_tile, key_tile, D});
+  const int own = ladder::default_tile(target, real_bytes, D);
+  return ladder::scratch_bytes({choice.steps, static_cast<int>(bytes_of(dtype)), real_bytes,
+                                tile_or(choice.query_tile, own), tile_or(choice.key_tile, own), D});
 }
 
 std::int64_t attention_forward_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq,
@@ -202,34 +211,35 @@ void Attention<Exec, Scalar>::forward(const Exec& exec) const {
     }
     case AttentionKind::flash2: break;
   }
-  if (choice.steps != kNoLadder && !is_in_registers(choice)) {
-    return with_steps<ladder::kFlash2LaneSteps>(choice.steps, [&]<int kSteps>() {
-      Flash2Ladder<Exec, Scalar, kSteps>{task, choice.query_tile, choice.key_tile}.launch(exec);
-    });
-  }
-  switch (choice.forward) {
-    case Engine::portable: {
-      if (choice.query_tile == 0 && choice.key_tile == 0) {
-        if constexpr (kIsHost<Exec>) return Flash2Forward<Exec, Scalar>{{}, task}.launch(exec);
-        if constexpr (!kIsHost<Exec>) return RegisterForward<Exec, Scalar>{task, choice.steps}.launch(exec);
+  switch (flash2_kernel(choice, kIsHost<Exec>)) {
+    case Flash2Kernel::ladder:
+      return with_steps<ladder::kFlash2LaneSteps>(choice.steps, [&]<int kSteps>() {
+        Flash2Ladder<Exec, Scalar, kSteps>{task, choice.query_tile, choice.key_tile}.launch(exec);
+      });
+    case Flash2Kernel::registers:
+      TESSERA_REQUIRE(choice.query_tile == 0 && choice.key_tile == 0,
+                      "attention: from flash2's fourth step on, tiles are constants", choice.steps, choice.query_tile,
+                      choice.key_tile);
+      if constexpr (!kIsHost<Exec>) return RegisterForward<Exec, Scalar>{task, choice.steps}.launch(exec);
+      break;
+    case Flash2Kernel::lanes: {
+      if constexpr (kIsHost<Exec>) {
+        if (choice.query_tile == 0 && choice.key_tile == 0) return Flash2Forward<Exec, Scalar>{{}, task}.launch(exec);
       }
-      TESSERA_REQUIRE(choice.steps == kNoLadder, "attention: from flash2's fourth step on, tiles are constants",
-                      choice.steps, choice.query_tile, choice.key_tile);
       const int own = flash2_forward_tile({.is_host = kIsHost<Exec>}, sizeof(Real));
       const ChosenTiles tiles{choice.query_tile > 0 ? choice.query_tile : own,
                               choice.key_tile > 0 ? choice.key_tile : own};
       return Flash2Forward<Exec, Scalar, ChosenTiles>{tiles, task}.launch(exec);
     }
-    case Engine::mma: {
-      using Mma = AmpereEngine<Exec, Scalar>;
-      if constexpr (Mma::kHasKernels) return Mma::forward(exec, task, math);
-      break;
-    }
-    case Engine::wgmma: {
-      using Wgmma = HopperEngine<Exec, Scalar>;
-      if constexpr (Wgmma::kHasKernels) return typename Wgmma::Forward{task, tile_counter}.launch(exec);
-      break;
-    }
+    case Flash2Kernel::engine: break;
+  }
+  using Mma = AmpereEngine<Exec, Scalar>;
+  using Wgmma = HopperEngine<Exec, Scalar>;
+  if constexpr (Mma::kHasKernels) {
+    if (choice.forward == Engine::mma) return Mma::forward(exec, task, math);
+  }
+  if constexpr (Wgmma::kHasKernels) {
+    if (choice.forward == Engine::wgmma) return typename Wgmma::Forward{task, tile_counter}.launch(exec);
   }
   refuse_engine(choice.forward);
 }

@@ -1,6 +1,17 @@
 /// The operands that all implementations of attention share, forward and backward: tensors, scale and mask.
 ///
-/// An implementation's struct holds one of these and its own operands.
+/// An implementation's struct holds one of these and its own operands. flash2/forward.hpp and flash2/backward.hpp have
+/// the formulas. Where an implementation's contract does not say otherwise:
+///
+/// Error      of each result: eps<Scalar> + 8 eps<Accum>, relative, plus as much times its largest entry.
+/// Order      fixed for given shapes and tiles: bitwise repeatable. No atomics.
+/// Cost       forward 4*B*H*Tq*Tk*D flop, backward 10*B*H*Tq*Tk*D; about half when causal, since tiles wholly above the
+///            diagonal are skipped.
+/// Edges      any Tq, Tk >= 0. A query that sees no key gets out 0, lse -inf and d_q 0; a key that no query sees gets
+///            d_k = d_v = 0.
+/// Async      returns after enqueue on `exec`; never fences. Kernels on tensor cores allocate nothing and can be
+///            captured in a graph.
+/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
 #pragma once
 
 #include "kernels/core/round_up.hpp"

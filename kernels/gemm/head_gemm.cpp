@@ -1,7 +1,6 @@
 #include "kernels/gemm/head_gemm.hpp"  // the contract is there; here is how
 
 #include <algorithm>
-#include <array>
 
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"

@@ -4,7 +4,6 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <filesystem>
 #include <limits>

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <numeric>
 
 #include "io/files.hpp"
 #include "io/h5_calls.hpp"

@@ -4,7 +4,6 @@
 #include <cctype>
 #include <charconv>
 #include <fstream>
-#include <utility>
 
 namespace tessera::jobs {
 namespace {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>  // stderr
+#include <memory>
 #include <string>
 
 #include "train/graph.hpp"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 
 #include "config/settings.hpp"
 #include "kernels/core/tensor.hpp"

@@ -20,7 +20,6 @@
 /// whether one is due (UpdateScalars::skip).
 #pragma once
 
-#include <functional>
 #include <optional>
 
 #include "config/settings.hpp"

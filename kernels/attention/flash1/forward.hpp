@@ -1,7 +1,5 @@
 /// FlashAttention-1, forward: softmax(scale * q k^T) v as its paper has it, the keys in the outer loop.
 ///
-///   out[b,h,i,:] = sum_j p_ij v[b,h,j,:],   p_ij = exp(scale q_i.k_j - lse_i),   lse_i = log sum_j exp(scale q_i.k_j)
-///
 /// One team owns one (b,h). For each tile of keys it walks the tiles of queries that see it: it loads the tile of q and
 /// its output so far, adds what these keys contribute, and stores the output again. With the maximum m' of a row's
 /// scores for the tile's keys and the sum l' of their exponentials,
@@ -11,22 +9,18 @@
 ///
 /// Every score exists once, on chip, but the output crosses memory once per tile of keys. FlashAttention-2 exchanges
 /// the loops: that saves the traffic, and every tile of queries gets a team. `kSteps`: ladder_sizes.hpp. The backward
-/// pass is flash2's, which reads out and lse.
+/// pass is flash2's, which reads out and lse. The contract is task.hpp's, and:
 ///
 /// Source     Dao et al. 2022, arXiv:2205.14135, Alg. 1 (line numbers in forward.cpp).
 /// Departs    no dropout; causal: tiles wholly above the diagonal are skipped.
 /// Numerics   products of Scalar, sums and exponentials in Accum<Scalar>. Between tiles of keys, out is kept normalised
 ///            in Accum<Scalar> (for 16-bit Scalar in the workspace) and rounded to Scalar once, at the end: if it were
 ///            stored in 16 bits, its error would grow with the number of tiles.
-/// Error      out and lse: eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry.
-/// Order      fixed for given shapes and tiles: bitwise repeatable. No atomics.
 /// Memory     pad, level 0: ladder::Pads. Workspace, aligned to 16 bytes: flash1_workspace_bytes.
-/// Cost       4*B*H*Tq*Tk*D flop (about half when causal); moves q and twice out Tk/key_tile times.
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
-/// Async      returns after enqueue on `exec`; never fences. Kokkos allocates scratch when a pad is larger than any
-///            earlier one of the process.
-/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, D is not in 1..kMaxHead, a tile is
-///            no multiple of 16, the pad is larger than the device's scratch, or the workspace is too small.
+/// Cost       moves q and twice out Tk/key_tile times.
+/// Async      Kokkos allocates scratch when a pad is larger than any earlier one of the process.
+/// Throws     std::invalid_argument if a tile is no multiple of 16, the pad larger than the device's scratch, or the
+///            workspace too small.
 /// Limits     B*H teams: a GPU with more SMs than that is partly idle.
 #pragma once
 

@@ -9,16 +9,12 @@
 /// precision in level-1 scratch and rounded once at the end. Every score is recomputed once, so the work is five tile
 /// products per pair of tiles, the minimum.
 ///
+/// The contract is task.hpp's, and:
+///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2 (with the two loops exchanged, so that no team shares a gradient).
 /// Numerics   all arithmetic in Accum<Scalar>; the three gradients are rounded to Scalar once.
-/// Error      eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry of each gradient.
-/// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     pads of Accum: level 0, 5*kQueryTile*D + 2*kKeyTile*D + 2*kKeyTile*kQueryTile + 2*kQueryTile;
 ///            level 1, 2*Tk*D (d_k and d_v of one head), each with D rounded up to a lane block.
-/// Cost       10*B*H*Tq*Tk*D flop (about half when causal).
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
-/// Async      returns after enqueue on `exec`; never fences.
-/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
 /// Limits     hosts: B*H teams are too few for a GPU, which runs register_backward.hpp. Level-1 scratch below 2 GiB:
 ///            Tk*D < 2^28 for fp32.
 #pragma once

@@ -9,18 +9,14 @@
 /// Inside the pads everything is transposed: queries lie along the lanes, keys and channels along the rows. Maximum,
 /// exponential and sum of the softmax are then lane-wise, without horizontal reductions, and k and v keep their layout.
 ///
+/// The contract is task.hpp's, and:
+///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 1; running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
 /// Departs    no dropout, no split over the keys.
 /// Numerics   products, sums and exponentials in Accum<Scalar>; only `out` is rounded to Scalar.
-/// Error      out and lse: eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry.
-/// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     pad, level 0, Accum: flash2_forward_pad_reals.
-/// Cost       4*B*H*Tq*Tk*D flop (about half when causal); key tiles wholly above the diagonal are skipped.
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
-/// Async      returns after enqueue on `exec`; never fences. Kokkos allocates scratch when a pad is larger than any
-///            earlier one of the process.
-/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead; for
-///            chosen tiles also if one is no multiple of 16, or the pad is larger than the device's scratch.
+/// Async      Kokkos allocates scratch when a pad is larger than any earlier one of the process.
+/// Throws     std::invalid_argument if a chosen tile is no multiple of 16, or the pad larger than the device's scratch.
 /// Limits     meant for CPUs. A GPU runs it only in chosen tiles; tensor cores and register_forward.hpp are faster.
 #pragma once
 

@@ -8,19 +8,13 @@
 ///   l_new = exp(m - m_new) l + sum_j exp(s_ij - m_new)   out_new = exp(m - m_new) out + sum_j exp(s_ij - m_new) v_j
 ///
 /// `kSteps`, 0 to 3: ladder_sizes.hpp. Flash2Forward, on hosts, and RegisterForward, on GPUs, compute the same with
-/// products blocked in registers.
+/// products blocked in registers. The contract is task.hpp's, and:
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 1.
 /// Numerics   products of Scalar, sums and exponentials in Accum<Scalar>; only `out` is rounded to Scalar.
-/// Error      out and lse: eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry.
-/// Order      fixed for given shapes and tiles: bitwise repeatable. No atomics.
 /// Memory     pad, level 0: ladder::Pads. No workspace.
-/// Cost       4*B*H*Tq*Tk*D flop (about half when causal); key tiles wholly above the diagonal are skipped.
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
-/// Async      returns after enqueue on `exec`; never fences. Kokkos allocates scratch when a pad is larger than any
-///            earlier one of the process.
-/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, D is not in 1..kMaxHead, a tile is
-///            no multiple of 16, or the pad is larger than the device's scratch.
+/// Async      Kokkos allocates scratch when a pad is larger than any earlier one of the process.
+/// Throws     std::invalid_argument if a tile is no multiple of 16, or the pad larger than the device's scratch.
 #pragma once
 
 #include "kernels/attention/ladder_sizes.hpp"

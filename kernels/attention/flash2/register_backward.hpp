@@ -12,17 +12,14 @@
 /// a counter in the workspace. All walk the queries the same way, so each follows just behind the one before it. A team
 /// takes its number as it starts and waits only for lower numbers, which have started: no order of teams deadlocks.
 ///
+/// The contract is task.hpp's, and:
+///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2.
 /// Numerics   all arithmetic in Accum<Scalar>; the three gradients are rounded to Scalar once. Scores carry a factor
 ///            1/ln 2, so exponentials are powers of two.
-/// Error      eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry of each gradient.
-/// Order      fixed for given shapes and device: bitwise repeatable. Atomics count turns only.
+/// Order      as in task.hpp; atomics count turns only.
 /// Memory     pad, level 0: backward_pad_bytes (register_tiles.hpp). Workspace: RegisterRows.
-/// Cost       10*B*H*Tq*Tk*D flop (about half when causal), the minimum.
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
-/// Async      returns after two enqueues on `exec`; never fences.
-/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, D is not in 1..kMaxHead, or the
-///            workspace is too small or not aligned to 16 bytes.
+/// Throws     std::invalid_argument if the workspace is too small or not aligned to 16 bytes.
 #pragma once
 
 #include <cstddef>

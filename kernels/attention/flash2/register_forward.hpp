@@ -5,18 +5,12 @@
 /// the scores of a pair of tiles and the output: each owns a block of both in private arrays of constant size, the
 /// output from the first key to the last (core/thread_tiles.hpp). The pad holds what products read: q, k and v as rows,
 /// and the exponentials, transposed. Ranks, barriers, scratch and private arrays are all that it needs, so one source
-/// serves CUDA and HIP.
+/// serves CUDA and HIP. The contract is task.hpp's, and:
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 1; blocks of results per thread: Volkov & Demmel 2008.
 /// Numerics   products, sums and exponentials in Accum<Scalar>; only `out` is rounded to Scalar. Scores carry a factor
 ///            1/ln 2, so exponentials are powers of two.
-/// Error      out and lse: eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry.
-/// Order      fixed for given shapes and device: bitwise repeatable. No atomics.
 /// Memory     pad, level 0: forward_pad_bytes (register_tiles.hpp). No workspace.
-/// Cost       4*B*H*Tq*Tk*D flop (about half when causal); key tiles wholly above the diagonal are skipped.
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
-/// Async      returns after enqueue on `exec`; never fences.
-/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.
 #pragma once
 
 #include "kernels/attention/flash2/register_tiles.hpp"

@@ -7,7 +7,7 @@
 /// The baseline for FlashAttention: the same sums, but O(Tq*Tk) memory per head, saved from forward to backward. Masks
 /// and edge cases as in Flash2Forward. Products compute all pairs, seen or not; the softmax reads only what is seen.
 /// ProductsBy::library is what one would write with a library, and what tables compare with. ProductsBy::teams is the
-/// lesson: the same launches, with products as plain team kernels.
+/// lesson: the same launches, with products as plain team kernels. The contract is task.hpp's, and:
 ///
 /// Source     Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
 /// Numerics   sums in Accum<Scalar>; S, P, d_P and d_S are rounded to Scalar, as a framework that stores them does.
@@ -15,8 +15,7 @@
 ///            for eps<Scalar>, because tensor cores drop what is beyond 10 fraction bits, up to 2^-10.
 /// Order      fixed for given shapes and strides (kernels/gemm/head_gemm.hpp): bitwise repeatable. No atomics.
 /// Memory     probabilities [B,H,Tq,Tk] Scalar, kept for backward; d_scores, the same again, during backward.
-/// Async      returns after enqueue on `exec`; never fences.
-/// Throws     std::invalid_argument when shapes disagree, or tf32 is requested on hosts or for another type than float.
+/// Throws     std::invalid_argument if tf32 is requested on hosts or for another type than float.
 #pragma once
 
 #include "kernels/attention/task.hpp"

@@ -10,19 +10,14 @@
 ///
 /// and one more per tile of queries divides out by l. The arithmetic is flash2's; the difference in time, for launches
 /// and for S and out passing through memory, is what fusion into one kernel is worth. The backward pass is flash2's,
-/// which reads out and lse.
+/// which reads out and lse. The contract is task.hpp's, and:
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 1.
 /// Departs    products by HeadProduct, as in standard attention, not by a vendor's library: no tensor cores.
 /// Numerics   everything between launches in Accum<Scalar>; only `out` is rounded to Scalar.
-/// Error      out and lse: eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry.
-/// Order      fixed for given shapes and tiles: bitwise repeatable. No atomics.
 /// Memory     workspace, aligned to 16 bytes: tiled_workspace_bytes; O(tile * (tile + D)) per head.
-/// Cost       4*B*H*Tq*Tk*D flop (about half when causal); 4 * (Tq/query_tile) * (Tk/key_tile) launches.
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
-/// Async      returns after enqueue on `exec`; never fences.
-/// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, D is not in 1..kMaxHead, or the
-///            workspace is too small.
+/// Cost       4 * (Tq/query_tile) * (Tk/key_tile) launches.
+/// Throws     std::invalid_argument if the workspace is too small.
 #pragma once
 
 #include <algorithm>

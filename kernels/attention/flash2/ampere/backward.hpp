@@ -1,9 +1,5 @@
 /// FlashAttention-2, backward, on the tensor cores of any GPU from sm_80 on; the contract of backward.hpp for 16 bits.
 ///
-///   p_ij  = exp(scale q_i.k_j - lse_i)        delta_i = sum_d d_out_id out_id
-///   ds_ij = p_ij (d_out_i.v_j - delta_i)      d_q_i = scale sum_j ds_ij k_j
-///   d_v_j = sum_i p_ij d_out_i                d_k_j = scale sum_i ds_ij q_i
-///
 /// Three kernels: the rows (delta, lse in powers of two); the keys, where one team owns a tile of keys, keeps its d_k
 /// and d_v in registers and walks the queries, so that every score is recomputed once; the sums, which rounds d_q. The
 /// contribution of a tile of keys to d_q is added to float sums in the workspace, either in a fixed order of the tiles,
@@ -17,11 +13,9 @@
 ///            (kernels/cuda/ticket.hpp). DqOrder::any: d_k and d_v are, d_q is not (atomic additions).
 /// Memory     scratch: tiles of k, v, q, d_out, p and ds, 97 to 225 KiB (less on chips that have less);
 ///            workspace: workspace_bytes(), 4 bytes for each element of d_q and a little more.
-/// Cost       10*B*H*Tq*Tk*D flop (about half when causal), D rounded up to the next width that is compiled.
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
-/// Async      returns after enqueue on `exec`; never fences, allocates nothing, can be captured in a graph.
-/// Throws     std::invalid_argument when shapes disagree, D is not supported, scale is not positive, a row of a tensor
-///            does not start at a multiple of 16 bytes, or the workspace is too small or not aligned to 16 bytes.
+/// Cost       D is rounded up to the next width that is compiled.
+/// Throws     std::invalid_argument if D is not supported, scale is not positive, a row of a tensor does not start at a
+///            multiple of 16 bytes, or the workspace is too small or not aligned to 16 bytes.
 #pragma once
 
 #include <cstddef>

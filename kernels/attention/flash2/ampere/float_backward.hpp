@@ -11,10 +11,7 @@
 ///            (kernels/cuda/ticket.hpp). DqOrder::any: d_k and d_v are, d_q is not (atomic additions).
 /// Memory     scratch: tiles of k, v, q, d_out and ds; workspace: workspace_bytes(), a little more than 8 bytes per
 ///            query.
-/// Cost       10*B*H*Tq*Tk*D flop (about half when causal), times `products`; 1.4 times that for D > 128, where scores
-///            are computed twice. D is rounded up to a compiled width.
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
-/// Async      returns after enqueue on `exec`; never fences, allocates nothing, can be captured in a graph.
+/// Cost       times `products`, and 1.4 for D > 128, where scores are computed twice; D rounded up to a compiled width.
 /// Throws     std::invalid_argument as AmpereBackward does, or when `products` is neither 1 nor 3.
 #pragma once
 

@@ -6,11 +6,9 @@
 /// Error      with u = (6 + D/8) eps<float> for three products, 1.28 * 2^-10 + D/8 eps<float> for one, and S the
 ///            largest scale |q_i| |k_j|: out u (1 + S) + 8 eps<float> for v up to 1; lse u (1 + S) + 32 eps<float>, and
 ///            32 eps<float> of the largest entry.
-/// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     scratch: the tile of queries and tiles of k and v; no workspace.
-/// Cost       4*B*H*Tq*Tk*D flop (about half when causal), times `products`, D rounded up to a compiled width.
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf. An infinite factor gives NaN.
-/// Async      returns after enqueue on `exec`; never fences, allocates nothing, can be captured in a graph.
+/// Cost       times `products`; D is rounded up to a compiled width.
+/// Edges      an infinite factor gives NaN.
 /// Throws     std::invalid_argument as AmpereForward does, or when `products` is neither 1 nor 3.
 #pragma once
 

@@ -1,7 +1,5 @@
 /// FlashAttention-2, forward, on the tensor cores of any GPU from sm_80 on; the contract of forward.hpp for 16 bits.
 ///
-///   out[b,h,i,:] = sum_j p_ij v[b,h,j,:],   p_ij = exp(scale q_i.k_j - lse_i),   lse_i = log sum_j exp(scale q_i.k_j)
-///
 /// One team owns a tile of queries of one (b,h). Each warp keeps 16 or 32 rows of sums and of output in registers and
 /// walks the keys, which arrive by asynchronous copies in a ring of tiles: loads of values overlap the products with
 /// the keys, loads of the next keys those with the values, and another team on the same multiprocessor computes while
@@ -16,13 +14,10 @@
 /// Numerics   products of Scalar, sums and exponentials in float; probabilities are rounded to Scalar (relative to the
 ///            bound) before they multiply v, out once at the end.
 /// Error      out eps<Scalar> + 8 eps<float> for v up to 1; lse 32 eps<float>, relative and of the largest entry.
-/// Order      fixed for given shapes: bitwise repeatable. No atomics.
 /// Memory     scratch: the tile of queries and a ring of tiles of k and v, 8 to 96 KiB; no workspace.
-/// Cost       4*B*H*Tq*Tk*D flop (about half when causal), D rounded up to the next width that is compiled.
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
-/// Async      returns after enqueue on `exec`; never fences, allocates nothing, can be captured in a graph.
-/// Throws     std::invalid_argument when shapes disagree, D is not supported, scale is not positive, or a row of q, k,
-///            v or out does not start at a multiple of 16 bytes.
+/// Cost       D is rounded up to the next width that is compiled.
+/// Throws     std::invalid_argument if D is not supported, scale is not positive, or a row of q, k, v or out does not
+///            start at a multiple of 16 bytes.
 #pragma once
 
 #include "kernels/attention/flash2/ampere/sizes.hpp"

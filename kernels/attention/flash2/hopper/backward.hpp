@@ -1,10 +1,5 @@
-/// FlashAttention backward for Hopper (sm_90a): what flash2/backward.hpp computes, on wgmma and the copy engine.
-///
-///   p_ij  = exp(scale q_i.k_j - lse_i)        delta_i = sum_d d_out_id out_id
-///   ds_ij = p_ij (d_out_i.v_j - delta_i)      d_q_i = scale sum_j ds_ij k_j
-///   d_v_j = sum_i p_ij d_out_i                d_k_j = scale sum_i ds_ij q_i
-///
-/// over the keys j that query i sees: all Tk of them, or j <= i + Tk - Tq when causal. Three kernels:
+/// FlashAttention backward for Hopper (sm_90a): what flash2/backward.hpp computes, on wgmma and the copy engine; the
+/// contract of task.hpp. Three kernels:
 ///
 ///   1. prepare  delta_i and lse_i in base 2, one row of out and d_out after the other; sums of d_q cleared, where
 ///               their first share is added, not stored (any order with a mask, or D = 256).
@@ -34,11 +29,7 @@
 ///            once.
 /// Memory     pad: level 0, 184 to 226 KiB by head width (kernels/cuda/large_scratch.hpp); workspace_bytes() from the
 ///            caller, about twice the size of q.
-/// Cost       10*B*H*Tq*Tk*D flop (about half when causal).
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets d_q 0; a key that no query sees gets d_k = d_v = 0.
-/// Async      returns after enqueue on `exec`; no fence, no allocation; can be captured in a graph.
-/// Throws     std::invalid_argument when runs_on() or accepts() is false, shapes disagree, D is not supported, or the
-///            workspace is too small.
+/// Throws     std::invalid_argument if runs_on() or accepts() is false, D is not supported, or the workspace too small.
 #pragma once
 
 #include <Kokkos_Core.hpp>

@@ -1,8 +1,5 @@
-/// FlashAttention forward for Hopper (sm_90a): what flash2/forward.hpp computes, on wgmma and the copy engine.
-///
-///   out[b,h,i,:] = sum_j p_ij v[b,h,j,:],   p_ij = exp(scale q_i.k_j - lse_i),   lse_i = log sum_j exp(scale q_i.k_j)
-///
-/// over the keys j that query i may see: all Tk of them, or j <= i + Tk - Tq when causal.
+/// FlashAttention forward for Hopper (sm_90a): what flash2/forward.hpp computes, on wgmma and the copy engine; the
+/// contract of task.hpp.
 ///
 /// One persistent team per SM. Its first warpgroup is the producer: one of its lanes issues the copy engine's loads of
 /// q, k and v, and barriers signal their arrival. The others are consumers, 64 queries each: scores by wgmma from
@@ -22,10 +19,7 @@
 /// Error      out eps<Scalar> + 8 eps<float> for v up to 1; lse 32 eps<float>, relative and of the largest entry.
 /// Order      fixed for given shapes: bitwise repeatable, whichever team processes a tile.
 /// Memory     pad: level 0, 45 to 225 KiB by head width. Needs large scratch (kernels/cuda/large_scratch.hpp).
-/// Cost       4*B*H*Tq*Tk*D flop (about half when causal).
-/// Edges      any Tq, Tk >= 0; a query that sees no key gets out 0 and lse -inf.
-/// Async      returns after enqueue on `exec`; no fence, no allocation; can be captured in a graph.
-/// Throws     std::invalid_argument when shapes disagree, D is not supported, or accepts() is false.
+/// Throws     std::invalid_argument if D is not supported, or accepts() is false.
 #pragma once
 
 #include <Kokkos_Core.hpp>
