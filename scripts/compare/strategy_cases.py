@@ -99,6 +99,7 @@ def eight_b(setup, ranks):
         ROOT / "input/leaderboard/step_8b.toml",
         f"train.batch_size={ranks}",
         "bench.warmup=1",
+        "bench.warmup_ms=0",
         "bench.repeats=3",
         ranks=ranks,
     )[0]
