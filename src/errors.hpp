@@ -1,11 +1,14 @@
 /// The program's exit codes, the one exception type that carries them to main, and the meaning of other exceptions.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <filesystem>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "kernels/core/words.hpp"
 
@@ -27,6 +30,9 @@ enum class Exit : int {
 class Failure : public std::runtime_error {
  public:
   Failure(Exit code, const std::string& message) : std::runtime_error(printable(message)), code_(code) {}
+  template <class First, class... Rest>
+  Failure(Exit code, fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest)
+      : Failure(code, fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...)) {}
   Exit code() const { return code_; }
 
  private:

@@ -174,11 +174,10 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     parallel::check_launcher(world->size(), [](const char* name) { return std::getenv(name); });
     jobs::require_same_start(*world, deck, line.resume);
     if (keys.ranks != 0 && keys.ranks != world->size()) {
-      world->fail(Failure(
-          Exit::usage,
-          fmt::format("parallel.ranks = {0}, but the number of ranks is {1}. Start {0} (scripts/run -n {0}), or "
-                      "leave parallel.ranks to --plan",
-                      keys.ranks, world->size())));
+      world->fail(Failure(Exit::usage,
+                          "parallel.ranks = {0}, but the number of ranks is {1}. Start {0} (scripts/run -n {0}), or "
+                          "leave parallel.ranks to --plan",
+                          keys.ranks, world->size()));
     }
     world->agree([&] { device.emplace(*world, keys.allow_shared_device); });
     std::vector<std::string> arguments = device->kokkos_arguments();

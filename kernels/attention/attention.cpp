@@ -279,8 +279,6 @@ void Attention<Exec, Scalar>::backward(const Exec& exec, const Gradients& g) con
   refuse_engine(choice.backward);
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template struct Attention<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(Attention);
 
 }  // namespace tessera::kernels

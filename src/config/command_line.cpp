@@ -40,7 +40,7 @@ Exit codes
 )";
 
 [[noreturn]] void refuse(std::string_view wrong, std::string_view next = "`tessera --help` shows the options") {
-  throw Failure(Exit::usage, fmt::format("command line: {}\nusage: {}; {}", wrong, kUsage, next));
+  throw Failure(Exit::usage, "command line: {}\nusage: {}; {}", wrong, kUsage, next);
 }
 
 struct Usage : CLI::Formatter {
@@ -254,17 +254,16 @@ std::string explain(std::string_view name) {
   if (name == "all") return list_all();
   if (is_section(name)) return list_section(name);
   if (const Key* key = find_key(name)) return explain_key(*key);
-  if (is_left_out(name)) throw Failure(Exit::usage, fmt::format("{} {}; it takes {}", name, kLeftOut, kHowToHaveIt));
+  if (is_left_out(name)) throw Failure(Exit::usage, "{} {}; it takes {}", name, kLeftOut, kHowToHaveIt);
   if (const RenamedKeys* old = find_renamed(name)) {
     const NewSpelling now = old->now({});
     if (!now.keys.empty())
-      throw Failure(Exit::usage,
-                    fmt::format("{} is an old spelling: `tessera --explain {}`", name, now.keys.front().key));
+      throw Failure(Exit::usage, "{} is an old spelling: `tessera --explain {}`", name, now.keys.front().key);
   }
   std::string near = nearest_key(name);
   if (near.empty()) near = nearest(name, section_names());
-  throw Failure(Exit::usage, fmt::format("there is no key or section '{}'{}; `tessera --explain all` lists them", name,
-                                         near.empty() ? "" : ", the nearest is " + near));
+  throw Failure(Exit::usage, "there is no key or section '{}'{}; `tessera --explain all` lists them", name,
+                near.empty() ? "" : ", the nearest is " + near);
 }
 
 }  // namespace tessera::config

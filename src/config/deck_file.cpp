@@ -21,16 +21,13 @@ constexpr std::size_t kMaxLineBytes = kMaxTextBytes + 96;  // bounds how deep a.
 
 }  // namespace
 
-void refuse_deck(std::string_view deck, std::string_view wrong) {
-  throw Failure(Exit::usage, fmt::format("{}  {}", deck, wrong));
-}
+void refuse_deck(std::string_view deck, std::string_view wrong) { throw Failure(Exit::usage, "{}  {}", deck, wrong); }
 
 fs::path working_directory() {
   std::error_code error;
   const fs::path path = fs::current_path(error);
   if (error)
-    throw Failure(Exit::usage,
-                  fmt::format("the current directory cannot be read ({}); change to one that exists", error.message()));
+    throw Failure(Exit::usage, "the current directory cannot be read ({}); change to one that exists", error.message());
   return path;
 }
 

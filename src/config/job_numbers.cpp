@@ -1,7 +1,5 @@
 #include "config/job_numbers.hpp"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
 #include <string_view>
 #include <utility>
@@ -38,9 +36,9 @@ void require_job_numbers(const Job& job) {
     for (const Number& number : kNumbers) {
       if (path.find(number.word) == std::string::npos) continue;
       throw Failure(Exit::usage,
-                    fmt::format("{} = {}: {} is a number of {}, and this is none ({} is not set). Submit it "
-                                "as one (scripts/slurm/submit), or name another path",
-                                key, path, number.word, number.job, number.variable));
+                    "{} = {}: {} is a number of {}, and this is none ({} is not set). Submit it as one "
+                    "(scripts/slurm/submit), or name another path",
+                    key, path, number.word, number.job, number.variable);
     }
   }
 }

@@ -336,7 +336,7 @@ struct Synthetic final : Source {
 }  // namespace
 
 Failure unusable(const std::string& name, const std::string& what, const std::string& action) {
-  return Failure(Exit::files, fmt::format("{}: {}. {}.", name, what, action));
+  return Failure(Exit::files, "{}: {}. {}.", name, what, action);
 }
 
 std::unique_ptr<Source> open_bytes(const std::string& path) {
@@ -411,10 +411,9 @@ std::vector<std::string> matches_of(const std::string& pattern) {
   if (status == GLOB_ABORTED) throw io::file_failure(unread.path, "looking for data.path=" + pattern, unread.error);
   if (status == GLOB_NOMATCH) {
     throw Failure(Exit::files,
-                  fmt::format("{}: no file matches. In data.path, * stands for any characters but /, ? for one, [...] "
-                              "for one of those inside, and none for a leading dot; anything else is itself. "
-                              "Check it with ls.",
-                              pattern));
+                  "{}: no file matches. In data.path, * stands for any characters but /, ? for one, [...] for one of "
+                  "those inside, and none for a leading dot; anything else is itself. Check it with ls.",
+                  pattern);
   }
   std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   std::ranges::sort(paths);

@@ -26,10 +26,9 @@ void require_window(const Corpus& corpus, const char* part, std::int64_t tokens,
                     double fraction) {
   if (tokens > context_length) return;
   throw Failure(Exit::files,
-                fmt::format("{}: its {} part has {} of {} tokens (data.validation_fraction = {}), one sample "
-                            "needs {} (model.context_length {} and the target after it). Give more data, "
-                            "or change one of these two keys.",
-                            corpus.name(), part, tokens, corpus.size(), fraction, context_length + 1, context_length));
+                "{}: its {} part has {} of {} tokens (data.validation_fraction = {}), one sample needs {} "
+                "(model.context_length {} and the target after it). Give more data, or change one of these two keys.",
+                corpus.name(), part, tokens, corpus.size(), fraction, context_length + 1, context_length);
 }
 
 }  // namespace

@@ -29,13 +29,14 @@ void require_file_as_latest(const fs::path& checkpoints) {
   std::error_code error;
   const fs::file_status status = fs::status(checkpoints / "latest", error);
   if (!fs::exists(status) || fs::is_regular_file(status)) return;
-  throw Failure(Exit::files, fmt::format("{}: it is {}, not the text file that names the newest checkpoint. Move it: "
-                                         "checkpoints are then found by their names",
-                                         (checkpoints / "latest").string(),
-                                         fs::is_directory(status) ? "a folder"
-                                         : fs::is_fifo(status)    ? "a FIFO"
-                                         : fs::is_socket(status)  ? "a socket"
-                                                                  : "a device"));
+  throw Failure(Exit::files,
+                "{}: it is {}, not the text file that names the newest checkpoint. Move it: checkpoints are then found "
+                "by their names",
+                (checkpoints / "latest").string(),
+                fs::is_directory(status) ? "a folder"
+                : fs::is_fifo(status)    ? "a FIFO"
+                : fs::is_socket(status)  ? "a socket"
+                                         : "a device");
 }
 
 Latest read_latest(const fs::path& checkpoints) {
@@ -132,20 +133,18 @@ void require_own_checkpoints(const fs::path& run_directory) {
   if (!is_link(checkpoints)) return;
   std::error_code error;
   if (!fs::exists(checkpoints, error)) {
-    throw Failure(Exit::files,
-                  fmt::format("{} is a link to {}, which is not there: make that folder, or delete the link",
-                              checkpoints.string(), fs::read_symlink(checkpoints, error).string()));
+    throw Failure(Exit::files, "{} is a link to {}, which is not there: make that folder, or delete the link",
+                  checkpoints.string(), fs::read_symlink(checkpoints, error).string());
   }
   const Writer own{run_id_in(run_directory), fs::weakly_canonical(run_directory, error).string()};
   for (const fs::path& step : written_in(checkpoints).steps) {
     if (!holds_files_of_checkpoint(step) || (!own.run_id.empty() && writer_of(step) == own)) continue;
-    throw Failure(
-        Exit::files,
-        fmt::format("{} is a link to {}, where {} does not say that the run in this directory wrote it: "
-                    "job.overwrite does not delete it. Continue from it (--resume auto), use another directory "
-                    "(job.directory=...), or delete it yourself, or the link",
-                    checkpoints.string(), fs::weakly_canonical(checkpoints, error).string(),
-                    fs::relative(step, checkpoints, error).string()));
+    throw Failure(Exit::files,
+                  "{} is a link to {}, where {} does not say that the run in this directory wrote it: job.overwrite "
+                  "does not delete it. Continue from it (--resume auto), use another directory (job.directory=...), or "
+                  "delete it yourself, or the link",
+                  checkpoints.string(), fs::weakly_canonical(checkpoints, error).string(),
+                  fs::relative(step, checkpoints, error).string());
   }
 }
 

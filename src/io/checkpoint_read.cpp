@@ -30,15 +30,14 @@ std::string instead_of(const fs::path& folder, std::string_view option) {
 }
 
 Failure damaged(const fs::path& file, const std::string& what, std::string_view option) {
-  return Failure(Exit::files, fmt::format("{}: {}. {}.", file.string(), what, instead_of(file.parent_path(), option)));
+  return Failure(Exit::files, "{}: {}. {}.", file.string(), what, instead_of(file.parent_path(), option));
 }
 
 /// The index, open, after checking its checksum and version.
 h5::File open_index(const fs::path& folder, std::string_view option) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
-    throw Failure(Exit::files,
-                  fmt::format("{}: no such checkpoint folder. {}.", folder.string(), instead_of(folder, option)));
+    throw Failure(Exit::files, "{}: no such checkpoint folder. {}.", folder.string(), instead_of(folder, option));
   }
   const fs::path path = folder / "index.h5", sum_path = folder / "index.xxh3";
   for (const fs::path& file : {path, sum_path}) {
@@ -130,9 +129,10 @@ void CheckpointReader::require_unchanged() const {
     std::error_code error;
     const auto bytes = fs::file_size(path, error);
     if (error || bytes != static_cast<std::uintmax_t>(opened_->bytes[i])) {
-      throw Failure(Exit::files, fmt::format("{}: {} while it was read: another run deletes or writes the checkpoints "
-                                             "there. Copy the checkpoint to another folder, and start again.",
-                                             path.string(), error ? "disappeared" : "changed"));
+      throw Failure(Exit::files,
+                    "{}: {} while it was read: another run deletes or writes the checkpoints there. Copy the "
+                    "checkpoint to another folder, and start again.",
+                    path.string(), error ? "disappeared" : "changed");
     }
   }
 }
@@ -158,9 +158,9 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
   const auto other = std::find_if(sums.begin(), sums.end(), [&](const std::string& sum) { return sum != sums[0]; });
   peers.all_gather([&] {
     if (other == sums.end()) return std::string();
-    throw Failure(Exit::files, fmt::format("rank {}: {} differs from the checkpoint on rank 0's host: copy one of "
-                                           "them to all hosts",
-                                           other - sums.begin(), folder.string()));
+    throw Failure(Exit::files,
+                  "rank {}: {} differs from the checkpoint on rank 0's host: copy one of them to all hosts",
+                  other - sums.begin(), folder.string());
   });
   return CheckpointReader(std::move(opened));
 }

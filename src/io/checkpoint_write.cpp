@@ -212,9 +212,10 @@ void verify_written(const fs::path& path, const std::string& written, const Peer
   forget_cached(path);
   const std::string expected = written.substr(written.find(' ') + 1), found = checksum(path, peers.progress);
   if (found == expected) return;
-  throw Failure(Exit::files, fmt::format("{}: reads back with the checksum {}, but was written with {}. Check the disk "
-                                         "(dmesg, smartctl), and continue from the checkpoint before (--resume auto)",
-                                         path.string(), found, expected));
+  throw Failure(Exit::files,
+                "{}: reads back with the checksum {}, but was written with {}. Check the disk (dmesg, smartctl), and "
+                "continue from the checkpoint before (--resume auto)",
+                path.string(), found, expected);
 }
 
 /// The dimension scales of an index, created in its root when a tensor first names them.

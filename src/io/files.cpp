@@ -79,9 +79,8 @@ void require_regular_file(const std::filesystem::path& path, std::string_view do
   if (S_ISREG(status.st_mode)) return;
   if (S_ISDIR(status.st_mode)) throw file_failure(path, doing, EISDIR);
   const char* const kind = S_ISFIFO(status.st_mode) ? "FIFO" : S_ISSOCK(status.st_mode) ? "socket" : "device";
-  throw Failure(Exit::files,
-                fmt::format("{}: not a regular file but a {}. Write its contents to a file, and name that.",
-                            path.string(), kind));
+  throw Failure(Exit::files, "{}: not a regular file but a {}. Write its contents to a file, and name that.",
+                path.string(), kind);
 }
 
 InputFile::InputFile(const std::filesystem::path& path, std::string_view doing) {
@@ -111,9 +110,9 @@ void require_not_shortened(const std::filesystem::path& path, int fd, std::int64
   if (::fstat(fd, &status) != 0) throw file_failure(path, "asking for its size", errno);
   if (status.st_size >= bytes) return;
   throw Failure(Exit::files,
-                fmt::format("{}: it was shortened from {} to {} bytes while it was read. Restore it and resume from "
-                            "the last checkpoint (--resume auto); write other data to another file.",
-                            path.string(), bytes, status.st_size));
+                "{}: it was shortened from {} to {} bytes while it was read. Restore it and resume from the last "
+                "checkpoint (--resume auto); write other data to another file.",
+                path.string(), bytes, status.st_size);
 }
 
 void sync_file(const std::filesystem::path& path) {

@@ -63,9 +63,10 @@ Type Dataset::type() const {
       break;
     default: break;
   }
-  throw Failure(Exit::files, fmt::format("{}: neither numbers of a common type nor text. Write it as one of float32, "
-                                         "float64, integers or UTF-8 strings.",
-                                         where_));
+  throw Failure(
+      Exit::files,
+      "{}: neither numbers of a common type nor text. Write it as one of float32, float64, integers or UTF-8 strings.",
+      where_);
 }
 
 Shape Dataset::shape() const {
@@ -125,8 +126,8 @@ void require_kind(const Dataset& dataset, Type wanted) {
   const std::string kind = stored == Type::text ? "text" : is_float(stored) ? "floats" : "integers";
   const std::string wanted_kind = is_float(wanted) ? "floats" : "integers";
   if (kind != wanted_kind) {
-    throw Failure(Exit::files, fmt::format("{}: holds {} where {} are expected. Write it as {}.", dataset.where(), kind,
-                                           wanted_kind, is_float(wanted) ? "float32" : "int32"));
+    throw Failure(Exit::files, "{}: holds {} where {} are expected. Write it as {}.", dataset.where(), kind,
+                  wanted_kind, is_float(wanted) ? "float32" : "int32");
   }
 }
 
@@ -152,9 +153,8 @@ void Dataset::read_as(Type type, void* out, std::int64_t count) const {
   const Lock lock;
   require_kind(*this, type);
   if (size() != count) {
-    throw Failure(Exit::files,
-                  fmt::format("{}: shape [{}] has {} entries where {} are expected. Give a file of the right shape.",
-                              where_, fmt::join(shape(), ", "), size(), count));
+    throw Failure(Exit::files, "{}: shape [{}] has {} entries where {} are expected. Give a file of the right shape.",
+                  where_, fmt::join(shape(), ", "), size(), count);
   }
   if (count > 0) read_selected(*this, type, H5S_ALL, H5S_ALL, out);
 }
@@ -164,8 +164,8 @@ void Dataset::read_range_as(Type type, void* out, std::int64_t first, std::int64
   require_kind(*this, type);
   const Shape extents = shape();
   if (first < 0 || count < 0 || first > product(extents) - count) {
-    throw Failure(Exit::files, fmt::format("{}: shape [{}] has no entries {}..{}. Give a longer dataset.", where_,
-                                           fmt::join(extents, ", "), first, first + count - 1));
+    throw Failure(Exit::files, "{}: shape [{}] has no entries {}..{}. Give a longer dataset.", where_,
+                  fmt::join(extents, ", "), first, first + count - 1);
   }
   if (count == 0) return;
   if (extents.empty()) return read_as(type, out, count);
@@ -247,7 +247,7 @@ std::vector<std::string> Group::dataset_paths() const {
 Group Group::group(const std::string& path) const {
   const Lock lock;
   const std::string where = fmt::format("{}/{}", where_, path);
-  if (!has(path)) throw Failure(Exit::files, fmt::format("{}: the group is missing. Give a file that has it.", where));
+  if (!has(path)) throw Failure(Exit::files, "{}: the group is missing. Give a file that has it.", where);
   return { Handle(H5_CHECK(H5Gopen2(id(), path.c_str(), H5P_DEFAULT), where, "opening the group"), H5Gclose), where };
 }
 
@@ -267,8 +267,7 @@ Group Group::make_group(const std::string& path) {
 Dataset Group::dataset(const std::string& path) const {
   const Lock lock;
   const std::string where = fmt::format("{}/{}", where_, path);
-  if (!has(path))
-    throw Failure(Exit::files, fmt::format("{}: the dataset is missing. Give a file that has it.", where));
+  if (!has(path)) throw Failure(Exit::files, "{}: the dataset is missing. Give a file that has it.", where);
   return { Handle(H5_CHECK(H5Dopen2(id(), path.c_str(), H5P_DEFAULT), where, "opening the dataset"), H5Dclose), where };
 }
 

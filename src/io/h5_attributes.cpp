@@ -35,7 +35,7 @@ struct OpenAttribute {
 };
 OpenAttribute open_attribute(const Object& object, const std::string& name, const std::string& where) {
   if (H5Aexists(object.id(), name.c_str()) <= 0) {
-    throw Failure(Exit::files, fmt::format("{}: the attribute is missing. Give a file that has it.", where));
+    throw Failure(Exit::files, "{}: the attribute is missing. Give a file that has it.", where);
   }
   Handle attribute(H5_CHECK(H5Aopen(object.id(), name.c_str(), H5P_DEFAULT), where, "opening the attribute"), H5Aclose);
   const Handle space(H5_CHECK(H5Aget_space(attribute.id()), where, "reading the attribute's shape"), H5Sclose);
@@ -44,7 +44,7 @@ OpenAttribute open_attribute(const Object& object, const std::string& name, cons
 }
 
 void require_one(std::size_t count, const std::string& where) {
-  if (count != 1) throw Failure(Exit::files, fmt::format("{}: the attribute is an array. Write one value.", where));
+  if (count != 1) throw Failure(Exit::files, "{}: the attribute is an array. Write one value.", where);
 }
 
 /// Reads one number; h5py writes booleans as enums over int8, so those count as integers.
@@ -69,8 +69,8 @@ T read_number(const Object& object, const std::string& name) {
   }
   const H5T_class_t kind = H5Tget_class(stored.id());
   if (kind != H5T_INTEGER && !(kind == H5T_FLOAT && std::is_floating_point_v<T>)) {
-    throw Failure(Exit::files, fmt::format("{}: not {}. Write the attribute as one.", where,
-                                           std::is_floating_point_v<T> ? "a number" : "an integer"));
+    throw Failure(Exit::files, "{}: not {}. Write the attribute as one.", where,
+                  std::is_floating_point_v<T> ? "a number" : "an integer");
   }
   T value{};
   H5_CHECK(H5Aread(attribute.id(), make_type(type_of<T>(), false).id(), &value), where, "reading the attribute");

@@ -1,7 +1,5 @@
 #include "io/h5_calls.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
@@ -88,22 +86,21 @@ void fail(const std::string& where, std::string_view doing) {
   const auto [reason, is_memory] = innermost_reason();
   const int error = errno_in(reason);
   if (reason.find("lock file") != std::string::npos || reason.find("lock the file") != std::string::npos) {
-    throw Failure(
-        Exit::files,
-        fmt::format("{}: {} failed: {}. Another program may have the file open for writing: end it; if the file "
-                    "system cannot lock files, set HDF5_USE_FILE_LOCKING=FALSE in the environment.",
-                    where, doing, reason));
+    throw Failure(Exit::files,
+                  "{}: {} failed: {}. Another program may have the file open for writing: end it; if the file system "
+                  "cannot lock files, set HDF5_USE_FILE_LOCKING=FALSE in the environment.",
+                  where, doing, reason);
   }
   if (error != 0) throw file_failure(where, doing, error);
   if (is_memory) {
     throw Failure(Exit::out_of_memory,
-                  fmt::format("{}: {} failed: {}. {}. If there is enough, the file asks for too much: inspect it with "
-                              "h5dump -H.",
-                              where, doing, reason, kMoreMemory));
+                  "{}: {} failed: {}. {}. If there is enough, the file asks for too much: inspect it with h5dump -H.",
+                  where, doing, reason, kMoreMemory);
   }
-  throw Failure(Exit::files, fmt::format("{}: {} failed: {}. The file is damaged or not of the expected kind: inspect "
-                                         "it with h5dump -H, or use another copy.",
-                                         where, doing, reason.empty() ? "HDF5 gives no reason" : reason));
+  throw Failure(Exit::files,
+                "{}: {} failed: {}. The file is damaged or not of the expected kind: inspect it with h5dump -H, or use "
+                "another copy.",
+                where, doing, reason.empty() ? "HDF5 gives no reason" : reason);
 }
 
 void start_library() {
@@ -152,7 +149,7 @@ std::vector<std::string> read_strings(hid_t stored, std::size_t count, const std
                                       const std::function<herr_t(hid_t, void*)>& read) {
   std::vector<std::string> out;
   if (H5Tget_class(stored) != H5T_STRING) {
-    throw Failure(Exit::files, fmt::format("{}: holds no text. Write it as a UTF-8 string.", where));
+    throw Failure(Exit::files, "{}: holds no text. Write it as a UTF-8 string.", where);
   }
   if (H5Tis_variable_str(stored) > 0) {
     Handle type(H5Tcopy(stored), H5Tclose);

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void refuse(const std::string& where, const std::string& what, const std::string& action) {
-  throw Failure(Exit::files, fmt::format("{}: {}. {}.", where, what, action));
+  throw Failure(Exit::files, "{}: {}. {}.", where, what, action);
 }
 
 void require_filters(hid_t creation, const std::string& where) {

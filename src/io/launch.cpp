@@ -1,7 +1,5 @@
 #include "io/launch.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "errors.hpp"
@@ -21,10 +19,10 @@ void write_launch(h5::Object& object, const Launch& launch) {
 
 Launch read_launch(const h5::Object& object) {
   if (!object.has_attribute("host_count")) {
-    throw Failure(Exit::files, fmt::format("{}: an older version wrote this, which did not store the numbers of ranks "
-                                           "and hosts (attribute host_count). Resume the run with this one, or run "
-                                           "again.",
-                                           object.where()));
+    throw Failure(Exit::files,
+                  "{}: an older version wrote this, which did not store the numbers of ranks and hosts (attribute "
+                  "host_count). Resume the run with this one, or run again.",
+                  object.where());
   }
   const Launch launch{.hosts = object.text("hosts"),
                       .devices = object.text("devices"),
@@ -34,9 +32,9 @@ Launch read_launch(const h5::Object& object) {
                       .gpu_count = object.integer("gpu_count"),
                       .gpu_models = object.texts("gpu_models")};
   if (std::min({launch.ranks, launch.host_count, launch.ranks_per_host}) >= 1) return launch;
-  throw Failure(Exit::files, fmt::format("{}: ranks, host_count and ranks_per_host are not all 1 or more. Give a file "
-                                         "that this program wrote.",
-                                         object.where()));
+  throw Failure(Exit::files,
+                "{}: ranks, host_count and ranks_per_host are not all 1 or more. Give a file that this program wrote.",
+                object.where());
 }
 
 }  // namespace tessera::io

@@ -120,9 +120,8 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
   if (continues) {
     const auto resume_without = [this](const std::string& fault) {
       return Failure(Exit::files,
-                     fmt::format("{0} To resume without its rows, which no checkpoint needs, move it away: "
-                                 "mv \"{1}\" \"{1}.old\"",
-                                 fault, path_.string()));
+                     "{0} To resume without its rows, which no checkpoint needs, move it away: mv \"{1}\" \"{1}.old\"",
+                     fault, path_.string());
     };
     try {
       load(*resumed_step);
@@ -299,8 +298,8 @@ void Trace::load(std::int64_t resumed_step) {
   const auto info = file.group("info");
   const auto version = info.has_attribute("format_version") ? info.integer("format_version") : 0;
   if (version != kVersion) {
-    throw Failure(Exit::files, fmt::format("{}: format version {} where {} is expected. Use the program that wrote it.",
-                                           path_.string(), version, kVersion));
+    throw Failure(Exit::files, "{}: format version {} where {} is expected. Use the program that wrote it.",
+                  path_.string(), version, kVersion);
   }
   created_ = info.text("created");
   if (info.has_attribute("run_id")) info_.run_id = info.text("run_id");

@@ -30,14 +30,16 @@ void require_same_model(const io::CheckpointState& state, const config::Settings
   config::Settings wanted = settings;
   wanted.model = before.model;
   if (const std::string overrides = overrides_to(wanted, settings); !overrides.empty()) {
-    throw Failure(Exit::usage, fmt::format("the checkpoint's model is not the deck's. To continue with the "
-                                           "checkpoint's, add{}; to train the deck's, name another job.directory",
-                                           overrides));
+    throw Failure(Exit::usage,
+                  "the checkpoint's model is not the deck's. To continue with the checkpoint's, add{}; to train the "
+                  "deck's, name another job.directory",
+                  overrides);
   }
   if (state.tokenisation != corpus.tokenisation()) {
-    throw Failure(Exit::usage, fmt::format("the checkpoint was trained on tokens of kind '{}', data.source gives '{}': "
-                                           "use data of the same kind",
-                                           state.tokenisation, corpus.tokenisation()));
+    throw Failure(
+        Exit::usage,
+        "the checkpoint was trained on tokens of kind '{}', data.source gives '{}': use data of the same kind",
+        state.tokenisation, corpus.tokenisation());
   }
 }
 
@@ -46,10 +48,10 @@ void require_same_optimizer(const config::Settings& before, const config::Settin
   const std::string_view then = optim::traits_of(before.optimizer.kind).name,
                          now = optim::traits_of(settings.optimizer.kind).name;
   if (then == now) return;
-  throw Failure(Exit::usage, fmt::format("the checkpoint was trained with optimizer.kind = \"{}\", the deck asks for "
-                                         "\"{}\". To continue with the checkpoint's, add optimizer.kind={}; to train "
-                                         "with the deck's, name another job.directory",
-                                         then, now, then));
+  throw Failure(Exit::usage,
+                "the checkpoint was trained with optimizer.kind = \"{}\", the deck asks for \"{}\". To continue with "
+                "the checkpoint's, add optimizer.kind={}; to train with the deck's, name another job.directory",
+                then, now, then);
 }
 
 /// A warning if the data have changed, which is legal; "" otherwise.
@@ -81,9 +83,10 @@ void require_outside(const fs::path& directory, const fs::path& checkpoint) {
     return !place.empty() && *place.begin() != "..";
   };
   if (!is_within(directory) && !is_within(io::checkpoints_in(directory))) return;  // which may be a link
-  throw Failure(Exit::files, fmt::format("{}: this checkpoint lies in job.directory, but its run does not continue "
-                                         "from it; use another job.directory",
-                                         checkpoint.string()));
+  throw Failure(
+      Exit::files,
+      "{}: this checkpoint lies in job.directory, but its run does not continue from it; use another job.directory",
+      checkpoint.string());
 }
 
 }  // namespace
@@ -179,12 +182,10 @@ void require_same_training(const io::CheckpointState& state, const config::Setti
     changes.insert(changes.end(), more.begin(), more.end());
   }
   if (changes.empty()) return;
-  throw Failure(
-      Exit::usage,
-      fmt::format("{} is already at step {} of train.steps = {}, and other keys have changed since ({}): none "
-                  "of it would be trained. Name another job.directory to train that, or raise train.steps to "
-                  "go on with it",
-                  settings.job.directory, state.step, settings.train.steps, fmt::join(changes, ", ")));
+  throw Failure(Exit::usage,
+                "{} is already at step {} of train.steps = {}, and other keys have changed since ({}): none of it "
+                "would be trained. Name another job.directory to train that, or raise train.steps to go on with it",
+                settings.job.directory, state.step, settings.train.steps, fmt::join(changes, ", "));
 }
 
 namespace {
@@ -206,9 +207,8 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
   world.agree([&] {
     trainer.load_state([&](const train::StateTensor& tensor) {
       if (checkpoint.shape(tensor.group, tensor.param->label) != tensor.param->shape) {
-        throw Failure(Exit::files,
-                      fmt::format("{}: {}/{} has a different shape from the model's; the checkpoint is damaged",
-                                  checkpoint.folder().string(), tensor.group, tensor.param->label));
+        throw Failure(Exit::files, "{}: {}/{} has a different shape from the model's; the checkpoint is damaged",
+                      checkpoint.folder().string(), tensor.group, tensor.param->label);
       }
       checkpoint.read(tensor.group, tensor.param->label, tensor.first, tensor.data);
     });

@@ -46,9 +46,9 @@ void remove_whole(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
   if (error) {
-    throw Failure(Exit::files, fmt::format("{}: cannot be deleted: {}; delete it yourself, or use another directory "
-                                           "(job.directory=...)",
-                                           path.string(), error.message()));
+    throw Failure(Exit::files,
+                  "{}: cannot be deleted: {}; delete it yourself, or use another directory (job.directory=...)",
+                  path.string(), error.message());
   }
 }
 
@@ -68,9 +68,8 @@ void require_own(const fs::path& path, std::string_view format) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error)) || format_of(path) == format) return;
   throw Failure(Exit::files,
-                fmt::format("{} is not the {} that job.overwrite may replace: move it away, or use another "
-                            "job.directory",
-                            path.string(), format));
+                "{} is not the {} that job.overwrite may replace: move it away, or use another job.directory",
+                path.string(), format);
 }
 
 /// Whether a job writes a file of that name into its directory.
@@ -113,9 +112,10 @@ void clear_row(const fs::path& folder, const Note& note) {
   std::vector<fs::path> results;
   std::error_code error;
   if (fs::is_symlink(folder, error)) {
-    throw Failure(Exit::files, fmt::format("{} is a link: its target may belong to another run and is not deleted. "
-                                           "Move the link away, or use another directory (job.directory=...)",
-                                           folder.string()));
+    throw Failure(Exit::files,
+                  "{} is a link: its target may belong to another run and is not deleted. Move the link away, or use "
+                  "another directory (job.directory=...)",
+                  folder.string());
   }
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (is_of_a_job(entry.path().filename())) results.push_back(entry.path());
@@ -130,26 +130,25 @@ bool holds_experiment(const fs::path& directory) { return format_of(directory / 
 void require_new_directory(const config::Job& job) {
   std::error_code error;
   if (fs::exists(job.directory, error) && !fs::is_directory(job.directory, error)) {
-    throw Failure(Exit::files, fmt::format("{}: job.directory is a file; name another directory", job.directory));
+    throw Failure(Exit::files, "{}: job.directory is a file; name another directory", job.directory);
   }
   if (job.overwrite) io::require_own_checkpoints(job.directory);
   if (job.overwrite || !holds_something(job.directory)) return;
   if (holds_experiment(job.directory)) {
     throw Failure(Exit::files,
-                  fmt::format("{} holds an experiment. Continue after its finished rows (--resume auto), use another "
-                              "directory (job.directory=...), or delete its experiment.h5 and the rows that it names "
-                              "(job.overwrite=true)",
-                              job.directory));
+                  "{} holds an experiment. Continue after its finished rows (--resume auto), use another directory "
+                  "(job.directory=...), or delete its experiment.h5 and the rows that it names (job.overwrite=true)",
+                  job.directory);
   }
-  throw Failure(Exit::files,
-                io::newest_checkpoint(job.directory)
-                    ? fmt::format("{} holds a run. Resume it (--resume auto), use another directory "
-                                  "(job.directory=...), or delete its run.h5 and checkpoints (job.overwrite=true)",
-                                  job.directory)
-                    : fmt::format("{} is not empty. Use another directory (job.directory=...), or run in it "
-                                  "(job.overwrite=true): that deletes its run.h5 and checkpoints, if any, and nothing "
-                                  "else",
-                                  job.directory));
+  throw Failure(
+      Exit::files,
+      io::newest_checkpoint(job.directory)
+          ? fmt::format("{} holds a run. Resume it (--resume auto), use another directory (job.directory=...), or "
+                        "delete its run.h5 and checkpoints (job.overwrite=true)",
+                        job.directory)
+          : fmt::format("{} is not empty. Use another directory (job.directory=...), or run in it "
+                        "(job.overwrite=true): that deletes its run.h5 and checkpoints, if any, and nothing else",
+                        job.directory));
 }
 
 RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& note)
@@ -170,9 +169,8 @@ RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& n
 void RunDirectory::lock(const fs::path& folder, const Note& note) {
   const int lock = open((folder / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock < 0) {
-    throw Failure(Exit::files,
-                  fmt::format("{}: cannot be created or written: {}; name a directory that can (job.directory=...)",
-                              folder.string(), std::strerror(errno)));
+    throw Failure(Exit::files, "{}: cannot be created or written: {}; name a directory that can (job.directory=...)",
+                  folder.string(), std::strerror(errno));
   }
   locks_.push_back(lock);
   const auto is_taken = [&] {
@@ -190,9 +188,9 @@ void RunDirectory::lock(const fs::path& folder, const Note& note) {
   const double until_s = events::now_s() + kLockPatience_s;
   while (is_taken()) {
     if (events::now_s() > until_s) {
-      throw Failure(Exit::files, fmt::format("{}: another run is working in this directory; wait for it, or use "
-                                             "another (job.directory=...)",
-                                             folder.string()));
+      throw Failure(Exit::files,
+                    "{}: another run is working in this directory; wait for it, or use another (job.directory=...)",
+                    folder.string());
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -209,9 +207,10 @@ void RunDirectory::require_in_place() const {
   const bool is_there = ::stat((path_ / kLockName).c_str(), &there) == 0;
   if (is_there && ::fstat(locks_.front(), &held) == 0 && held.st_ino == there.st_ino && held.st_dev == there.st_dev)
     return;
-  throw Failure(Exit::files, fmt::format("{}: was deleted, moved or replaced while the run wrote there (its {} is {}). "
-                                         "Continue from where the checkpoints are now (--resume PATH), or start anew",
-                                         path_.string(), kLockName, is_there ? "another" : "gone"));
+  throw Failure(Exit::files,
+                "{}: was deleted, moved or replaced while the run wrote there (its {} is {}). Continue from where the "
+                "checkpoints are now (--resume PATH), or start anew",
+                path_.string(), kLockName, is_there ? "another" : "gone");
 }
 
 void RunDirectory::clear(const Note& note) const {
@@ -228,9 +227,7 @@ fs::path checkpoint_folder(const std::string& path) {
   if (fs::exists(fs::symlink_status(fs::path(path) / "index.h5", error))) return path;
   if (const auto newest = io::newest_checkpoint(path)) return *newest;
   throw Failure(Exit::files,
-                fmt::format("{}: no checkpoint here; name a run's directory or one of its checkpoints/step_... "
-                            "folders",
-                            path));
+                "{}: no checkpoint here; name a run's directory or one of its checkpoints/step_... folders", path);
 }
 
 namespace {
@@ -241,9 +238,8 @@ std::string unfinished_path(const std::string& path) { return fmt::format("{}.tm
 void require_no_result(const config::Job& job, const fs::path& path) {
   std::error_code error;
   if (job.overwrite || !fs::exists(path, error)) return;
-  throw Failure(Exit::files, fmt::format("{} exists: name another job.output, or allow the job to replace it "
-                                         "(job.overwrite=true)",
-                                         path.string()));
+  throw Failure(Exit::files, "{} exists: name another job.output, or allow the job to replace it (job.overwrite=true)",
+                path.string());
 }
 
 /// Refuses a path at which no file can be made. Makes one beside it and deletes it: permissions do not tell on every
@@ -259,9 +255,8 @@ void require_writable(const fs::path& path, const char* key) {
     return;
   }
   if (why.empty()) why = std::strerror(errno);
-  throw Failure(Exit::files, fmt::format("{}: the result cannot be written there: {}. Set {} to a path that can be "
-                                         "written.",
-                                         path.string(), why, key));
+  throw Failure(Exit::files, "{}: the result cannot be written there: {}. Set {} to a path that can be written.",
+                path.string(), why, key);
 }
 
 }  // namespace
@@ -274,16 +269,15 @@ std::string result_path(const Context& context, const std::string& name) {
   std::error_code different;
   for (const fs::path& read : {fs::path(job.input), context.deck.path}) {
     if (!read.empty() && fs::equivalent(read, path, different)) {
-      throw Failure(Exit::usage,
-                    fmt::format("{}: the job would replace what it reads: name another job.output", path.string()));
+      throw Failure(Exit::usage, "{}: the job would replace what it reads: name another job.output", path.string());
     }
   }
   require_no_result(job, path);
   std::error_code error;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
   if (error) {
-    throw Failure(Exit::files, fmt::format("{}: cannot be created: {}; choose another {}", path.parent_path().string(),
-                                           error.message(), key));
+    throw Failure(Exit::files, "{}: cannot be created: {}; choose another {}", path.parent_path().string(),
+                  error.message(), key);
   }
   require_writable(path, key);
   return path.string();

@@ -1,7 +1,5 @@
 #include "jobs/failure.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "parallel/device.hpp"
@@ -27,7 +25,7 @@ Failure failure_of(const parallel::World& world, const std::exception& caught) {
   if (failure.code() == Exit::hang || world.device_count() == 0) return failure;
   const std::string lost = parallel::device_fault();
   if (lost.empty()) return failure;
-  return Failure(Exit::hang, fmt::format("the GPU is lost: {} ({}){}", lost, caught.what(), parallel::kAfterLoss));
+  return Failure(Exit::hang, "the GPU is lost: {} ({}){}", lost, caught.what(), parallel::kAfterLoss);
 }
 
 parallel::Departure departure_of(const parallel::World& world, const std::exception& caught) {
@@ -47,7 +45,7 @@ void require_same(parallel::World& world, const std::string& mine, const std::st
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& text) { return text != all[0]; });
   if (other == all.end()) return;
   const auto rank = static_cast<std::size_t>(other - all.begin());
-  world.fail(Failure(Exit::files, fmt::format("rank {} on {} {}", rank, world.places()[rank].host, what)));
+  world.fail(Failure(Exit::files, "rank {} on {} {}", rank, world.places()[rank].host, what));
 }
 
 }  // namespace tessera::jobs

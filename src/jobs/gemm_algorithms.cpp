@@ -47,7 +47,7 @@ std::string adopt_gemm_algorithms(const std::vector<std::string>& algorithms, pa
     try {
       kernels::set_gemm_algorithms(algorithms);
     } catch (const std::invalid_argument& damage) {
-      throw Failure(Exit::files, fmt::format("the checkpoint's GEMM algorithms: {}", damage.what()));
+      throw Failure(Exit::files, "the checkpoint's GEMM algorithms: {}", damage.what());
     } catch (const std::runtime_error& refusal) {
       fault = refusal.what();
     }
@@ -65,11 +65,10 @@ std::vector<std::string> merged(const std::vector<std::vector<std::string>>& of_
     if (lines.empty()) continue;
     if (stamp.empty()) stamp = lines.front();
     if (lines.front() != stamp) {
-      throw Failure(
-          Exit::environment,
-          fmt::format("train.tune_gemm = true requires the same GPUs and library on all ranks: rank {} has {}, "
-                      "another {}; set train.tune_gemm = false",
-                      rank, lines.front(), stamp));
+      throw Failure(Exit::environment,
+                    "train.tune_gemm = true requires the same GPUs and library on all ranks: rank {} has {}, another "
+                    "{}; set train.tune_gemm = false",
+                    rank, lines.front(), stamp);
     }
     for (std::size_t i = 1; i < lines.size(); ++i) chosen.emplace(lines[i].substr(0, lines[i].find(" :")), lines[i]);
   }

@@ -84,9 +84,9 @@ Exit generate(const Context& context) {
         io::open_checkpoint(checkpoint_folder(settings.job.input), {}, "job.input=");
     if (checkpoint.state().tokenisation != "bytes") {
       throw Failure(Exit::usage,
-                    fmt::format("generate prints text, and this checkpoint was trained on tokens of kind '{}': "
-                                "use one that was trained with data.source=\"text\"",
-                                checkpoint.state().tokenisation));
+                    "generate prints text, and this checkpoint was trained on tokens of kind '{}': use one that was "
+                    "trained with data.source=\"text\"",
+                    checkpoint.state().tokenisation);
     }
     fmt::print(stderr, "model      from {} (step {}); the deck's own model is not used\n",
                printable(checkpoint.folder().string()), checkpoint.state().step);

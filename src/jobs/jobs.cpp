@@ -78,9 +78,9 @@ void require_same_start(parallel::World& world, const config::Deck& deck, const 
       other.push_back(fmt::format("--resume '{}' -> '{}'", first_resume, resume.value_or("")));
     }
     if (other.empty()) return;
-    throw Failure(Exit::usage, fmt::format("was started differently from rank 0 ({}): give all ranks the same deck, "
-                                           "overrides and --resume",
-                                           fmt::join(other, ", ")));
+    throw Failure(Exit::usage,
+                  "was started differently from rank 0 ({}): give all ranks the same deck, overrides and --resume",
+                  fmt::join(other, ", "));
   });
 }
 
@@ -88,16 +88,15 @@ Exit run_job(const Context& context) {
   const config::JobTraits& traits = config::traits_of(context.settings().job.kind);
   parallel::World& world = context.world;
   if (context.resume && !traits.resumes) {
-    world.fail(
-        Failure(Exit::usage,
-                "--resume continues a training run or an experiment; this deck's job.kind is another (generate takes "
-                "a checkpoint as job.input)"));
+    world.fail(Failure(Exit::usage,
+                       "--resume continues a training run or an experiment; this deck's job.kind is another (generate "
+                       "takes a checkpoint as job.input)"));
   }
   if (traits.has_steps && context.settings().train.graph && world.size() > 1 &&
       !world.collectives().is_asynchronous()) {
     world.fail(Failure(Exit::environment,
-                       "train.graph on several ranks needs NCCL and a GPU for each rank; these ranks use MPI, "
-                       "which cannot be captured in a graph: set train.graph = false"));
+                       "train.graph on several ranks needs NCCL and a GPU for each rank; these ranks use MPI, which "
+                       "cannot be captured in a graph: set train.graph = false"));
   }
   if (world.size() > 1 && world.collectives().is_asynchronous()) {  // NCCL: MPI has one method
     const auto watch = world.watch("the choice of transfers");

@@ -58,8 +58,8 @@ std::string refusal() {
 
 void require_room(std::size_t bytes, const char* who) {
   if (can_map(bytes)) return;
-  throw Failure(Exit::out_of_memory, fmt::format("{} may need {} MiB of address space beside the deck's arrays, and {}",
-                                                 who, bytes / kMib, refusal()));
+  throw Failure(Exit::out_of_memory, "{} may need {} MiB of address space beside the deck's arrays, and {}", who,
+                bytes / kMib, refusal());
 }
 
 }  // namespace
@@ -68,15 +68,14 @@ void require_limits(bool has_launcher) {
   require_room(kLibraries, "MPI, BLAS and HDF5");
   if (const auto files = limit_of(RLIMIT_NOFILE); files && *files < kOpenFiles) {
     throw Failure(Exit::environment,
-                  fmt::format("MPI and HDF5 may need {} open files, but `ulimit -n {}` allows fewer: "
-                              "run `ulimit -n 1024` first",
-                              kOpenFiles, *files));
+                  "MPI and HDF5 may need {} open files, but `ulimit -n {}` allows fewer: run `ulimit -n 1024` first",
+                  kOpenFiles, *files);
   }
   if (const auto bytes = limit_of(RLIMIT_FSIZE); !has_launcher && bytes && *bytes < kDaemonFile) {
     throw Failure(Exit::environment,
-                  fmt::format("Open MPI needs files of {} KiB to start, but `ulimit -f {}` (in bash) allows less: run "
-                              "`ulimit -f unlimited` first",
-                              kDaemonFile / 1024, *bytes / 1024));
+                  "Open MPI needs files of {} KiB to start, but `ulimit -f {}` (in bash) allows less: run `ulimit -f "
+                  "unlimited` first",
+                  kDaemonFile / 1024, *bytes / 1024);
   }
 }
 

@@ -72,12 +72,11 @@ bool fits(const memory::Layout& layout, const MemoryShare& share) {
 void require_memory(const memory::Layout& layout, const MemoryShare& share, const std::string& advice) {
   if (fits(layout, share)) return;
   if (kComputesOnHost) return memory::require_host_memory(layout, share.ranks, advice);
-  throw Failure(Exit::out_of_memory,
-                fmt::format("this deck needs {} of memory on its {}, but {} are available{}\n{}{}",
-                            memory::readable_bytes(layout.total_bytes()), kernels::device_info<kernels::Device>().name,
-                            memory::readable_bytes(available_bytes(share)),
-                            share.ranks > 1 ? fmt::format(" to each of the {} ranks that share it", share.ranks) : "",
-                            layout.table(), advice));
+  throw Failure(Exit::out_of_memory, "this deck needs {} of memory on its {}, but {} are available{}\n{}{}",
+                memory::readable_bytes(layout.total_bytes()), kernels::device_info<kernels::Device>().name,
+                memory::readable_bytes(available_bytes(share)),
+                share.ranks > 1 ? fmt::format(" to each of the {} ranks that share it", share.ranks) : "",
+                layout.table(), advice);
 }
 
 namespace {
@@ -214,15 +213,13 @@ void require_pinned_memory(const memory::Layout& layout, int ranks_on_host, doub
                            const std::string& host) {
   const double pinned = ranks_on_host * static_cast<double>(layout.total_bytes(memory::Space::host));
   if (pinned <= available_bytes) return;
-  throw Failure(
-      Exit::out_of_memory,
-      fmt::format("this deck pins {} of the memory of {} for {}, and {} are available there, the limits of its control "
-                  "groups included: ask the scheduler for more, use more hosts, or keep more on the GPUs "
-                  "(checkpoint.background = \"off\", parallel.offload = \"optimizer\" instead of \"parameters\", or "
-                  "\"none\" with parallel.shard = "
-                  "\"optimizer\")\n{}",
-                  memory::readable_bytes(pinned), host, counted(ranks_on_host, "rank"),
-                  memory::readable_bytes(available_bytes), layout.table()));
+  throw Failure(Exit::out_of_memory,
+                "this deck pins {} of the memory of {} for {}, and {} are available there, the limits of its control "
+                "groups included: ask the scheduler for more, use more hosts, or keep more on the GPUs "
+                "(checkpoint.background = \"off\", parallel.offload = \"optimizer\" instead of \"parameters\", or "
+                "\"none\" with parallel.shard = \"optimizer\")\n{}",
+                memory::readable_bytes(pinned), host, counted(ranks_on_host, "rank"),
+                memory::readable_bytes(available_bytes), layout.table());
 }
 
 void require_pinned_memory(const memory::Layout& layout, const parallel::World& world) {

@@ -42,9 +42,8 @@ void fail_by_files(parallel::World& world, const Sharing& sharing, const std::st
 
 [[noreturn]] void stop_together(parallel::World& world, const std::string& mine, const std::string& name) {
   const std::string reason = first_word(world, mine);
-  world.fail(Failure(
-      Exit::stopped,
-      fmt::format("stopped by {} while the tokens of {} were checked: start it again as before", reason, name)));
+  world.fail(Failure(Exit::stopped, "stopped by {} while the tokens of {} were checked: start it again as before",
+                     reason, name));
 }
 
 }  // namespace

@@ -87,9 +87,9 @@ void Owner::require_free(const Note& note) const {
     return;
   }
   throw Failure(Exit::files,
-                fmt::format("{0}: job {1} of Slurm works here ({2}) and will go on after a requeue: wait for "
-                            "its end, end it (scancel {1}), or use another directory (job.directory=...)",
-                            path_.parent_path().string(), last.job, state));
+                "{0}: job {1} of Slurm works here ({2}) and will go on after a requeue: wait for its end, end it "
+                "(scancel {1}), or use another directory (job.directory=...)",
+                path_.parent_path().string(), last.job, state);
 }
 
 void Owner::begin(std::optional<std::int64_t> step, bool continues) {
@@ -104,11 +104,10 @@ void Owner::begin(std::optional<std::int64_t> step, bool continues) {
   if (own_.submission.empty()) own_.submission = own_.job;
   if (step && last.submission == own_.submission && last.step == step) own_.starts = last.starts + 1;
   if (own_.starts > kFruitlessStarts) {
-    throw Failure(
-        Exit::environment,
-        fmt::format("{}: the last {} starts of this submission began at step {}, too, and ended without a step of "
-                    "progress, the last of them as job {}: its output says why. Submit again once that is mended",
-                    path_.parent_path().string(), last.starts, *step, last.job));
+    throw Failure(Exit::environment,
+                  "{}: the last {} starts of this submission began at step {}, too, and ended without a step of "
+                  "progress, the last of them as job {}: its output says why. Submit again once that is mended",
+                  path_.parent_path().string(), last.starts, *step, last.job);
   }
   write();
 }

@@ -118,9 +118,9 @@ class TrainingRun {
   void require_profiled_ranks() {
     for (const std::int64_t rank : settings_.trace.profile_ranks) {
       if (rank < world_.size()) continue;
-      world_.fail(Failure(Exit::usage, fmt::format("trace.profile_ranks: there is no rank {} in this run of {}; name "
-                                                   "ranks from 0 to {}",
-                                                   rank, counted(world_.size(), "rank"), world_.size() - 1)));
+      world_.fail(Failure(Exit::usage,
+                          "trace.profile_ranks: there is no rank {} in this run of {}; name ranks from 0 to {}", rank,
+                          counted(world_.size(), "rank"), world_.size() - 1));
     }
   }
 
@@ -363,17 +363,16 @@ class TrainingRun {
     console_.end();
     trace_.add(record, numbers, is_profiled);
     trace_.flush();
-    world_.fail(
-        Failure(Exit::numbers,
-                fmt::format("step {}: loss {} and gradient norm {} are {}, and no checkpoint contains their "
-                            "results{}. A smaller optimizer.learning_rate or a longer warm-up usually helps",
-                            step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
-                            !stops                                 ? "one bad step more than train.bad_steps_limit"
-                            : numbers.bad == optim::BadStep::spike ? "a spike"
-                                                                   : "unusable",
-                            last_checkpoint_ < 0         ? ""
-                            : std::isfinite(record.loss) ? "; continue from the newest (--resume auto)"
-                                                         : "; continue from one before it diverged (--resume PATH)")));
+    world_.fail(Failure(Exit::numbers,
+                        "step {}: loss {} and gradient norm {} are {}, and no checkpoint contains their results{}. A "
+                        "smaller optimizer.learning_rate or a longer warm-up usually helps",
+                        step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
+                        !stops                                 ? "one bad step more than train.bad_steps_limit"
+                        : numbers.bad == optim::BadStep::spike ? "a spike"
+                                                               : "unusable",
+                        last_checkpoint_ < 0         ? ""
+                        : std::isfinite(record.loss) ? "; continue from the newest (--resume auto)"
+                                                     : "; continue from one before it diverged (--resume PATH)"));
   }
 
   /// After a bad step: to the last checkpoint, or the start. What was started since is forgotten.

@@ -36,8 +36,7 @@ Heads read_heads(const io::h5::File& file, const std::string& name) {
   dataset.require_contents();
   Heads heads{dataset.shape(), {}};
   if (heads.shape.size() != 4) {
-    throw Failure(Exit::files,
-                  fmt::format("{}: must be [B,H,T,D], has {} dimensions", dataset.where(), heads.shape.size()));
+    throw Failure(Exit::files, "{}: must be [B,H,T,D], has {} dimensions", dataset.where(), heads.shape.size());
   }
   heads.values = dataset.values<float>();
   return heads;
@@ -91,19 +90,20 @@ void verify(const Context& context) {
   const io::h5::Shape k_shape{q_shape[0], q_shape[1], k_h.shape[2], q_shape[3]};
   if (d_out_h.shape != q_shape || k_h.shape != k_shape || v_h.shape != k_shape) {
     throw Failure(Exit::files,
-                  fmt::format("{}: q and d_out must be [B,H,Tq,D], k and v [B,H,Tk,D]; they are [{}], [{}], [{}], [{}]",
-                              settings.job.input, fmt::join(q_shape, ","), fmt::join(d_out_h.shape, ","),
-                              fmt::join(k_h.shape, ","), fmt::join(v_h.shape, ",")));
+                  "{}: q and d_out must be [B,H,Tq,D], k and v [B,H,Tk,D]; they are [{}], [{}], [{}], [{}]",
+                  settings.job.input, fmt::join(q_shape, ","), fmt::join(d_out_h.shape, ","), fmt::join(k_h.shape, ","),
+                  fmt::join(v_h.shape, ","));
   }
   if (q_shape[3] < 1 || q_shape[3] > kernels::Flash2Forward<Exec, Scalar>::kMaxHead) {
-    throw Failure(Exit::files, fmt::format("{}: head width {} is not in 1..{}", settings.job.input, q_shape[3],
-                                           kernels::Flash2Forward<Exec, Scalar>::kMaxHead));
+    throw Failure(Exit::files, "{}: head width {} is not in 1..{}", settings.job.input, q_shape[3],
+                  kernels::Flash2Forward<Exec, Scalar>::kMaxHead);
   }
   const std::int64_t causal = input.integer("causal");
   if (causal != 0 && causal != 1) {
-    throw Failure(Exit::files, fmt::format("{}: the attribute causal is {}; make it 1 (each query sees the keys up to "
-                                           "its own position) or 0 (all keys)",
-                                           settings.job.input, causal));
+    throw Failure(
+        Exit::files,
+        "{}: the attribute causal is {}; make it 1 (each query sees the keys up to its own position) or 0 (all keys)",
+        settings.job.input, causal);
   }
   const std::int64_t B = q_h.shape[0], H = q_h.shape[1], Tq = q_h.shape[2], D = q_h.shape[3], Tk = k_h.shape[2];
 
@@ -120,9 +120,8 @@ void verify(const Context& context) {
   const std::int64_t available = available_bytes();
   if (needed > available) {
     throw Failure(Exit::out_of_memory,
-                  fmt::format("{}: these shapes need {} of memory, but {} are available; use fewer heads or a shorter "
-                              "sequence",
-                              settings.job.input, memory::readable_bytes(needed), memory::readable_bytes(available)));
+                  "{}: these shapes need {} of memory, but {} are available; use fewer heads or a shorter sequence",
+                  settings.job.input, memory::readable_bytes(needed), memory::readable_bytes(available));
   }
 
   const OnDevice<Scalar> q("q", q_h), k("k", k_h), v("v", v_h), d_out("d_out", d_out_h);

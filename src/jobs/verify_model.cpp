@@ -39,9 +39,8 @@ std::vector<float> read_params(const io::h5::File& input, const model::ParamTabl
     const io::h5::Shape shape =
         checkpoint ? checkpoint->shape("params", param.label) : input.dataset("params/" + param.label).shape();
     if (shape != param.shape) {
-      throw Failure(Exit::files,
-                    fmt::format("{}: params/{} is [{}], the deck's model needs [{}]; give the deck the file's sizes",
-                                path, param.label, fmt::join(shape, ","), fmt::join(param.shape, ",")));
+      throw Failure(Exit::files, "{}: params/{} is [{}], the deck's model needs [{}]; give the deck the file's sizes",
+                    path, param.label, fmt::join(shape, ","), fmt::join(param.shape, ","));
     }
     if (checkpoint) {
       checkpoint->read("params", param.label, target);
@@ -65,15 +64,13 @@ void verify(const Context& context) {
   const io::h5::Shape token_shape = input.dataset("tokens").shape();
   const model::Shape shape = train::shape_of(settings.model);
   if (token_shape.size() != 2 || token_shape[0] < 1 || token_shape[1] < 2 || token_shape[1] - 1 > shape.T) {
-    throw Failure(Exit::files,
-                  fmt::format("{}: tokens must be [B,T+1] with 1 <= T <= model.context_length = {}, is [{}]",
-                              settings.job.input, shape.T, fmt::join(token_shape, ",")));
+    throw Failure(Exit::files, "{}: tokens must be [B,T+1] with 1 <= T <= model.context_length = {}, is [{}]",
+                  settings.job.input, shape.T, fmt::join(token_shape, ","));
   }
   const std::vector<std::int32_t> tokens = input.dataset("tokens").values<std::int32_t>();
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= shape.V) {
-      throw Failure(Exit::files,
-                    fmt::format("{}: token {} is not in the vocabulary of {}", settings.job.input, token, shape.V));
+      throw Failure(Exit::files, "{}: token {} is not in the vocabulary of {}", settings.job.input, token, shape.V);
     }
   }
   const int B = static_cast<int>(token_shape[0]), T = static_cast<int>(token_shape[1]) - 1, N = B * T;

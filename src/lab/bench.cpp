@@ -291,9 +291,9 @@ void require_fast_blas() {
     return;
   }
   throw Failure(Exit::environment,
-                fmt::format("the BLAS of this process is {}, which may be the slow reference implementation: the "
-                            "benchmark would measure the wrong thing. Install libopenblas0-serial (scripts/setup does)",
-                            library));
+                "the BLAS of this process is {}, which may be the slow reference implementation: the benchmark would "
+                "measure the wrong thing. Install libopenblas0-serial (scripts/setup does)",
+                library);
 }
 
 }  // namespace tessera::lab

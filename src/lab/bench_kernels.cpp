@@ -5,8 +5,6 @@
 /// vectors with a matrix [rows, width], of which only the matrix counts: let it be larger than the cache that the
 /// repeats share. Runs on rank 0.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
 
@@ -127,10 +125,9 @@ void measure_all(const Context& context, BenchResult& result) {
   const Bench& bench = context.settings().section<Bench>();
   const std::int64_t N = bench.rows, C = bench.width;
   if (N * C * static_cast<std::int64_t>(4 * sizeof(Scalar) + 4 * sizeof(Real)) > available_bytes()) {
-    throw Failure(
-        Exit::out_of_memory,
-        fmt::format("four tensors of {} x {} {} and four of fp32 do not fit; reduce bench.rows or bench.width", N, C,
-                    kScalarName<Scalar>));
+    throw Failure(Exit::out_of_memory,
+                  "four tensors of {} x {} {} and four of fp32 do not fit; reduce bench.rows or bench.width", N, C,
+                  kScalarName<Scalar>);
   }
   const Exec exec;
   double copy_rate = 0;

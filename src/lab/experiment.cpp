@@ -123,14 +123,12 @@ bool move_row(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (from == to || !fs::exists(from, error)) return false;
   if (fs::exists(to, error)) {
-    throw Failure(Exit::files, fmt::format("{}: the results of {} belong there: move it away, or use another "
-                                           "job.directory",
-                                           to.string(), from.string()));
+    throw Failure(Exit::files, "{}: the results of {} belong there: move it away, or use another job.directory",
+                  to.string(), from.string());
   }
   fs::rename(from, to, error);
   if (error) {
-    throw Failure(Exit::files,
-                  fmt::format("{}: cannot be renamed to {}: {}", from.string(), to.string(), error.message()));
+    throw Failure(Exit::files, "{}: cannot be renamed to {}: {}", from.string(), to.string(), error.message());
   }
   return true;
 }
@@ -171,13 +169,11 @@ void keep_earlier(const Context& context, ExperimentFile& file) {
     }
   }
   if (!lost.empty() && !context.settings().job.overwrite) {
-    throw Failure(
-        Exit::files,
-        fmt::format(
-            "{} has {} that this deck, with its overrides, does not describe (another name, other keys, another "
-            "version): {}. --resume auto would lose what ran: use another directory (job.directory=..., of "
-            "scripts/experiment --output), or allow it (job.overwrite=true)",
-            file.path(), counted(std::ssize(lost), "row"), fmt::join(lost, " ")));
+    throw Failure(Exit::files,
+                  "{} has {} that this deck, with its overrides, does not describe (another name, other keys, another "
+                  "version): {}. --resume auto would lose what ran: use another directory (job.directory=..., of "
+                  "scripts/experiment --output), or allow it (job.overwrite=true)",
+                  file.path(), counted(std::ssize(lost), "row"), fmt::join(lost, " "));
   }
   bool has_moved = false;
   for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -287,8 +287,7 @@ std::vector<EarlierRow> ExperimentFile::read_rows() const {
   const bool is_one = file.format() == jobs::kExperimentFormat;
   const std::int64_t version = is_one ? file.group("info").integer("format_version") : 0;
   if (version < 1 || version > kFormatVersion) {
-    throw Failure(Exit::files,
-                  fmt::format("{} is not an experiment of this version: use another job.directory", path_));
+    throw Failure(Exit::files, "{} is not an experiment of this version: use another job.directory", path_);
   }
   const auto names = file.dataset("name").strings(), decks = file.dataset("resolved_deck").strings(),
              reasons = file.dataset("reason").strings();

@@ -1,7 +1,5 @@
 #include "lab/experiment_record.hpp"  // the contract is there; here is how
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
@@ -47,8 +45,8 @@ namespace {
 /// Throws Failure(Exit::files) if the dataset is missing, or if numbers are asked of a text.
 Quantity read_quantity(const io::h5::File& file, const std::filesystem::path& path, const Recorded& recorded) {
   if (!file.has(recorded.path)) {
-    throw Failure(Exit::files, fmt::format("{} has no dataset {}: correct experiment.record (h5ls -r shows them all)",
-                                           path.string(), recorded.path));
+    throw Failure(Exit::files, "{} has no dataset {}: correct experiment.record (h5ls -r shows them all)",
+                  path.string(), recorded.path);
   }
   const io::h5::Dataset dataset = file.dataset(recorded.path);
   Quantity quantity;
@@ -56,9 +54,8 @@ Quantity read_quantity(const io::h5::File& file, const std::filesystem::path& pa
   if (dataset.has_attribute("description")) quantity.description = dataset.text("description");
   if (dataset.type() == io::h5::Type::text) {
     if (recorded.statistic != Statistic::values) {
-      throw Failure(Exit::files,
-                    fmt::format("{}:/{} is text, which has no statistic: write \"{}\" in experiment.record",
-                                path.string(), recorded.path, recorded.path));
+      throw Failure(Exit::files, "{}:/{} is text, which has no statistic: write \"{}\" in experiment.record",
+                    path.string(), recorded.path, recorded.path);
     }
     quantity.is_text = true;
     quantity.texts = dataset.strings();

@@ -197,9 +197,10 @@ void add_times(const train::Plan& plan, const config::Settings& settings, const 
 RunFigures read_run(const std::filesystem::path& path) {
   const io::h5::File file = io::h5::File::open(path);
   if (file.format() != io::kRunFormat) {
-    throw Failure(Exit::files, fmt::format("{}: /info does not say that a training run wrote it (format \"tessera "
-                                           "run\"). Give the run.h5 of a job.kind = \"train\".",
-                                           path.string()));
+    throw Failure(Exit::files,
+                  "{}: /info does not say that a training run wrote it (format \"tessera run\"). Give the run.h5 of a "
+                  "job.kind = \"train\".",
+                  path.string());
   }
   const io::h5::Group info = file.group("info"), steps = file.group("steps");
   RunFigures run;
@@ -211,10 +212,11 @@ RunFigures read_run(const std::filesystem::path& path) {
   const std::vector<double> times = rows.column("step_time");
   for (std::size_t i = kWarmupSteps; i < times.size(); ++i) run.timed_steps += std::isnan(times[i]) ? 0 : 1;
   if (run.timed_steps == 0) {
-    throw Failure(Exit::files, fmt::format("{}: /steps/step_time has no step that counts: {} recorded{}, the first {} "
-                                           "warm up, profiled ones have no time. Give a longer run.",
-                                           path.string(), counted(static_cast<std::int64_t>(times.size()), "step"),
-                                           run.is_resumed ? " since the last resume" : "", kWarmupSteps));
+    throw Failure(Exit::files,
+                  "{}: /steps/step_time has no step that counts: {} recorded{}, the first {} warm up, profiled ones "
+                  "have no time. Give a longer run.",
+                  path.string(), counted(static_cast<std::int64_t>(times.size()), "step"),
+                  run.is_resumed ? " since the last resume" : "", kWarmupSteps);
   }
   run.step_s = rows.median("step_time");
   run.forward_s = rows.median("forward");
@@ -250,14 +252,14 @@ std::string compare_text(const config::CommandLine& line) {
   const RunFigures run = read_run(path);
   config::Settings settings = deck_of(line, run).settings;
   if (settings.job.kind != config::JobKind::train) {
-    throw Failure(Exit::usage, fmt::format("{}: job.kind is not \"train\", and {} is a training run's: give the deck "
-                                           "that it trained, or none",
-                                           line.deck, path.string()));
+    throw Failure(Exit::usage,
+                  "{}: job.kind is not \"train\", and {} is a training run's: give the deck that it trained, or none",
+                  line.deck, path.string());
   }
   const int ranks = static_cast<int>(run.launch.ranks);
   if (settings.parallel.ranks != 0 && settings.parallel.ranks != ranks) {
-    throw Failure(Exit::usage, fmt::format("parallel.ranks = {}, but {} was made by {}: leave parallel.ranks out",
-                                           settings.parallel.ranks, path.string(), counted(ranks, "rank")));
+    throw Failure(Exit::usage, "parallel.ranks = {}, but {} was made by {}: leave parallel.ranks out",
+                  settings.parallel.ranks, path.string(), counted(ranks, "rank"));
   }
   settings.plan = train::keys_of_run(settings.plan, run.launch.gpu_models,
                                      run.launch.host_count > 1 ? run.launch.ranks_per_host : 0);
@@ -267,9 +269,10 @@ std::string compare_text(const config::CommandLine& line) {
   if (std::isfinite(run.host_link) && !is_link_given) settings.plan.host_link_gbyte_per_s = 1e-9 * run.host_link;
   const train::Machine machine = train::machine_of(settings.plan, ranks);
   if (settings.plan.device == config::PlanDevice::here && machine.target.is_host) {
-    throw Failure(Exit::usage, fmt::format("{} ran on {}, which --plan does not know: compare it with a build for "
-                                           "that GPU, or name the nearest as plan.device",
-                                           path.string(), run.launch.devices));
+    throw Failure(Exit::usage,
+                  "{} ran on {}, which --plan does not know: compare it with a build for that GPU, or name the nearest "
+                  "as plan.device",
+                  path.string(), run.launch.devices);
   }
   config::check_build(settings,
                       {.cuda = machine.target.has_vendor_parts(), .nccl = machine.has_nccl, .name = machine.build});

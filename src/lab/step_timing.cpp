@@ -1,7 +1,5 @@
 #include "lab/step_timing.hpp"  // the contract is there; here is how
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdio>  // stderr
 
@@ -91,11 +89,10 @@ void prepare_forward(const Context& context, StepRow& row) {
   open_data(context, row);
   world.agree([&] {
     if (const std::int64_t windows = row.sampler->validation_windows(); windows < settings.train.batch_size) {
-      throw Failure(
-          Exit::usage,
-          fmt::format("bench.phase = \"forward\" reads train.batch_size = {} validation windows, and there are "
-                      "{}: raise data.validation_fraction, or take a longer text",
-                      settings.train.batch_size, windows));
+      throw Failure(Exit::usage,
+                    "bench.phase = \"forward\" reads train.batch_size = {} validation windows, and there are {}: raise "
+                    "data.validation_fraction, or take a longer text",
+                    settings.train.batch_size, windows);
     }
     row.forward = train::make_forward(*row.forward_plan, settings, world, settings.job.seed);
   });

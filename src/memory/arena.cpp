@@ -1,7 +1,5 @@
 #include "memory/arena.hpp"
 
-#include <fmt/format.h>
-
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -103,13 +101,12 @@ void require_host_memory(const Layout& layout, int ranks_on_host, const std::str
   const std::int64_t rank_bytes = layout.total_bytes() + layout.arena_bytes(Space::host);
   const std::int64_t available = available_host_bytes(ranks_on_host);
   if (rank_bytes <= available) return;
-  throw Failure(
-      Exit::out_of_memory,
-      fmt::format("this deck needs {} of memory on this host ({} x {}), but {} are available beside the {} per "
-                  "rank that are left to MPI, BLAS and HDF5\n{}{}",
-                  readable_bytes(rank_bytes * ranks_on_host), counted(ranks_on_host, "rank"),
-                  readable_bytes(rank_bytes), readable_bytes(static_cast<double>(available) * ranks_on_host),
-                  readable_bytes(kLibraryBytes), layout.table(), advice));
+  throw Failure(Exit::out_of_memory,
+                "this deck needs {} of memory on this host ({} x {}), but {} are available beside the {} per rank that "
+                "are left to MPI, BLAS and HDF5\n{}{}",
+                readable_bytes(rank_bytes * ranks_on_host), counted(ranks_on_host, "rank"), readable_bytes(rank_bytes),
+                readable_bytes(static_cast<double>(available) * ranks_on_host), readable_bytes(kLibraryBytes),
+                layout.table(), advice);
 }
 
 void refuse_arena(const Layout& layout, Space space, const std::exception& refusal) {
@@ -119,7 +116,7 @@ void refuse_arena(const Layout& layout, Space space, const std::exception& refus
                              "or the model smaller"
                            : "another process has taken the host's memory meanwhile: free it, or keep less there "
                              "(another parallel.offload, or parallel.shard over more ranks)";
-  throw Failure(Exit::out_of_memory, fmt::format("{}\n{}\n{}", refusal.what(), layout.table(), advice));
+  throw Failure(Exit::out_of_memory, "{}\n{}\n{}", refusal.what(), layout.table(), advice);
 }
 
 template <class Exec>

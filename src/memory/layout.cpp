@@ -46,9 +46,8 @@ TensorId Layout::add(std::string label, std::vector<std::int64_t> shape, Dtype d
   for (const std::int64_t extent : tensor.shape) {
     if (extent < 0) throw std::invalid_argument("layout: impossible shape for '" + tensor.label + "'");
     if (extent > 0 && tensor.count > kMostBytes / bytes_of(dtype) / extent) {
-      throw Failure(Exit::usage,
-                    fmt::format("{} [{}] of {} is more than 64 bits of bytes. It grows with {}: make these smaller",
-                                tensor.label, fmt::join(tensor.shape, ", "), name_of(dtype), keys_of(category)));
+      throw Failure(Exit::usage, "{} [{}] of {} is more than 64 bits of bytes. It grows with {}: make these smaller",
+                    tensor.label, fmt::join(tensor.shape, ", "), name_of(dtype), keys_of(category));
     }
     tensor.count *= extent;
   }
@@ -77,9 +76,9 @@ void Layout::add_outside(std::string label, std::int64_t bytes, Space space) {
 void Layout::claim(std::int64_t bytes, const std::string& label) {
   if (bytes > kMostBytes - claimed_bytes_) {
     throw Failure(Exit::usage,
-                  fmt::format("a rank's tensors, up to {}, are together more than 64 bits of bytes. Weights, gradients "
-                              "and optimizer grow with {}; the rest with {}: make these smaller",
-                              label, kWeightKeys, kActivationKeys));
+                  "a rank's tensors, up to {}, are together more than 64 bits of bytes. Weights, gradients and "
+                  "optimizer grow with {}; the rest with {}: make these smaller",
+                  label, kWeightKeys, kActivationKeys);
   }
   claimed_bytes_ += padded(bytes);
 }

@@ -185,9 +185,10 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   if (L > 0) t.forward[0].x1 = declare.activation("embedding.out", {N, shape.C}, options.dtype, stream);
   for (int block = 0; block < L; ++block) declare.declare_block(block, t);
   if (N > kMostTokens) {
-    throw Failure(Exit::usage, fmt::format("{} sequences of {} tokens are more than the {} that a pass can take: set a "
-                                           "smaller train.micro_batch_size, or model.context_length",
-                                           options.sequences, shape.T, kMostTokens));
+    throw Failure(Exit::usage,
+                  "{} sequences of {} tokens are more than the {} that a pass can take: set a smaller "
+                  "train.micro_batch_size, or model.context_length",
+                  options.sequences, shape.T, kMostTokens);
   }
 
   t.delta = declare.activation("delta", {N, shape.C}, options.dtype, {time.forward(1, 3), time.forward(head, 0)});

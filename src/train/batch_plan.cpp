@@ -1,7 +1,5 @@
 #include "train/batch_plan.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "errors.hpp"
@@ -35,15 +33,15 @@ BatchPlan plan_batch(const config::Train& train, const config::Parallel& paralle
   if (!parallel.allow_uneven) {
     if (batch % ranks != 0) {
       throw Failure(Exit::usage,
-                    fmt::format("train.batch_size={} is not a multiple of {} ranks: use a multiple, another number "
-                                "of ranks, or parallel.allow_uneven=true",
-                                batch, ranks));
+                    "train.batch_size={} is not a multiple of {} ranks: use a multiple, another number of ranks, or "
+                    "parallel.allow_uneven=true",
+                    batch, ranks);
     }
     if (micro != 0 && (batch / ranks) % micro != 0) {
-      throw Failure(Exit::usage, fmt::format("train.micro_batch_size={} does not divide the {} of each of {} "
-                                             "(train.batch_size={}): use a divisor, 0 for the largest, or "
-                                             "parallel.allow_uneven=true",
-                                             micro, counted(batch / ranks, "sequence"), counted(ranks, "rank"), batch));
+      throw Failure(Exit::usage,
+                    "train.micro_batch_size={} does not divide the {} of each of {} (train.batch_size={}): use a "
+                    "divisor, 0 for the largest, or parallel.allow_uneven=true",
+                    micro, counted(batch / ranks, "sequence"), counted(ranks, "rank"), batch);
     }
   }
   return {batch, ranks, static_cast<int>(micro_sequences),

@@ -72,11 +72,11 @@ void require_same_method(const config::Deck& deck, int ranks) {
     (forms_groups(row.settings.parallel, ranks) ? with : without) = row.name;
   }
   if (with.empty() || without.empty()) return;
-  throw Failure(Exit::usage,
-                fmt::format("parallel.transfers = \"auto\": {} ranks form groups in row {} but not in row {}, so it "
-                            "would choose different methods, but all rows share communicators: set "
-                            "parallel.transfers = \"ring\", or run the rows one by one ({})",
-                            ranks, with, without, config::traits_of(deck.settings.job.kind).rows_key));
+  throw Failure(
+      Exit::usage,
+      "parallel.transfers = \"auto\": {} ranks form groups in row {} but not in row {}, so it would choose different "
+      "methods, but all rows share communicators: set parallel.transfers = \"ring\", or run the rows one by one ({})",
+      ranks, with, without, config::traits_of(deck.settings.job.kind).rows_key);
 }
 
 kernels::GemmMath math_of(config::Precision precision) {
@@ -95,13 +95,11 @@ namespace {
 void require_steps_and_tiles(const kernels::AttentionChoice& choice, Dtype dtype, int D, const Machine& machine) {
   if (!kernels::has_steps(choice, dtype, machine.target)) {
     throw Failure(
-        Exit::usage,
-        fmt::format("attention.kernel = \"{}/{}\": {} has no such kernel for {}: {}", kernels::name_of(choice.kind),
-                    choice.steps, machine.build, name_of(dtype),
-                    choice.kind == kernels::AttentionKind::flash1
-                        ? "the fifth step needs tensor cores of a GPU and bf16 or fp16. Set attention.kernel = "
-                          "\"flash1/4\""
-                        : "the fourth step and the fifth need a GPU. Set attention.kernel = \"flash2\""));
+        Exit::usage, "attention.kernel = \"{}/{}\": {} has no such kernel for {}: {}", kernels::name_of(choice.kind),
+        choice.steps, machine.build, name_of(dtype),
+        choice.kind == kernels::AttentionKind::flash1
+            ? "the fifth step needs tensor cores of a GPU and bf16 or fp16. Set attention.kernel = \"flash1/4\""
+            : "the fourth step and the fifth need a GPU. Set attention.kernel = \"flash2\"");
   }
   const std::int64_t pad = kernels::attention_pad_bytes(choice, dtype, D, machine.target),
                      limit = kernels::scratch_limit(machine.target);
@@ -109,13 +107,12 @@ void require_steps_and_tiles(const kernels::AttentionChoice& choice, Dtype dtype
     kernels::AttentionChoice smallest = choice;
     smallest.query_tile = smallest.key_tile = 16;
     const bool smaller_fit = kernels::attention_pad_bytes(smallest, dtype, D, machine.target) <= limit;
-    throw Failure(
-        Exit::usage,
-        fmt::format("attention.query_tile = {}, attention.key_tile = {}: {} with heads of width {} in {} needs "
-                    "pads of {} bytes for these tiles, and the device grants a team {} bytes of scratch. {}",
-                    choice.query_tile, choice.key_tile, kernels::name_of(choice.kind), D, name_of(dtype), pad, limit,
-                    smaller_fit ? "Set smaller tiles: 16, 32 or 64"
-                                : "No tiles of this kernel fit: set attention.kernel = \"flash2\""));
+    throw Failure(Exit::usage,
+                  "attention.query_tile = {}, attention.key_tile = {}: {} with heads of width {} in {} needs pads of "
+                  "{} bytes for these tiles, and the device grants a team {} bytes of scratch. {}",
+                  choice.query_tile, choice.key_tile, kernels::name_of(choice.kind), D, name_of(dtype), pad, limit,
+                  smaller_fit ? "Set smaller tiles: 16, 32 or 64"
+                              : "No tiles of this kernel fit: set attention.kernel = \"flash2\"");
   }
 }
 
@@ -152,13 +149,12 @@ kernels::AttentionChoice choose_attention(const config::Attention& attention, Dt
   choice.forward = choice.backward = kernel == AttentionKernel::mma ? Engine::mma : Engine::wgmma;
   if (!kernels::has_forward(choice.forward, dtype, D, machine.target) ||
       !kernels::has_backward(choice.backward, dtype, D, machine.target)) {
-    throw Failure(
-        Exit::usage,
-        fmt::format("attention.kernel = \"{}\": {} has no such kernel for {} and heads of width {}. The mma kernels "
-                    "take widths that are multiples of 8 up to 256; the wgmma kernels need a build for sm_90a, bf16 "
-                    "or fp16 and one of their widths. Set {}",
-                    kernels::name_of(choice.backward), machine.build, name_of(dtype), D,
-                    config::without_tensor_cores(kernel)));
+    throw Failure(Exit::usage,
+                  "attention.kernel = \"{}\": {} has no such kernel for {} and heads of width {}. The mma kernels take "
+                  "widths that are multiples of 8 up to 256; the wgmma kernels need a build for sm_90a, bf16 or fp16 "
+                  "and one of their widths. Set {}",
+                  kernels::name_of(choice.backward), machine.build, name_of(dtype), D,
+                  config::without_tensor_cores(kernel));
   }
   return choice;
 }

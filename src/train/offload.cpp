@@ -1,7 +1,5 @@
 #include "train/offload.hpp"  // the contract is there; here is how
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -58,11 +56,10 @@ std::vector<Chunk> chunks_of(std::int64_t owned_count) {
 int chunk_slots(std::int64_t asked, std::int64_t owned_count) {
   const std::int64_t chunks = chunk_count(owned_count);
   if (asked > chunks && asked > config::Parallel{}.offload_slots) {
-    throw Failure(
-        Exit::usage,
-        fmt::format("parallel.offload_slots = {} exceeds the {} chunks of {} elements in which a rank's "
-                    "state is streamed here; set at most {}",
-                    asked, chunks, chunk_elements(owned_count), std::max(chunks, config::Parallel{}.offload_slots)));
+    throw Failure(Exit::usage,
+                  "parallel.offload_slots = {} exceeds the {} chunks of {} elements in which a rank's state is "
+                  "streamed here; set at most {}",
+                  asked, chunks, chunk_elements(owned_count), std::max(chunks, config::Parallel{}.offload_slots));
   }
   return static_cast<int>(std::min(asked, chunks));
 }

@@ -78,9 +78,9 @@ Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, con
   const bool is_narrow = settings.precision.gradients == config::GradientPrecision::bf16;
   if (is_narrow && batch.micro_steps > 1) {
     throw Failure(Exit::usage,
-                  fmt::format("precision.gradients = \"bf16\" would round the sum after each of {} micro-steps; use "
-                              "one (train.micro_batch_size = {}), or set precision.gradients = \"fp32\"",
-                              batch.micro_steps, batch.sequences_of(0)));
+                  "precision.gradients = \"bf16\" would round the sum after each of {} micro-steps; use one "
+                  "(train.micro_batch_size = {}), or set precision.gradients = \"fp32\"",
+                  batch.micro_steps, batch.sequences_of(0));
   }
   const Dtype gradients = is_narrow ? Dtype::bf16 : dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
   const bool has_wire = ranks > 1 && settings.precision.reduce == config::ReducePrecision::bf16 && !is_narrow;

@@ -122,9 +122,8 @@ int ranks_of(const config::Settings& settings, int started) {
 Machine require_machine(const config::Settings& settings, int started) {
   const config::JobTraits& job = config::traits_of(settings.job.kind);
   if (!job.has_plan()) {
-    throw Failure(Exit::usage, fmt::format("job.kind = \"{}\" has no plan: --plan is for job.kind = {}; run this one "
-                                           "without it",
-                                           job.name, jobs_with_plans()));
+    throw Failure(Exit::usage, "job.kind = \"{}\" has no plan: --plan is for job.kind = {}; run this one without it",
+                  job.name, jobs_with_plans());
   }
   const int ranks = ranks_of(settings, started);
   const Machine machine = machine_of(settings.plan, ranks);
@@ -137,8 +136,7 @@ Machine require_machine(const config::Settings& settings, int started) {
                                       "needs all ranks on one host, and plan.ranks_per_node = {} puts {} ranks "
                                       "on several",
                                       settings.plan.ranks_per_node, ranks);
-    throw Failure(Exit::usage,
-                  fmt::format("parallel.transfers = \"copy_engine\" {}: set parallel.transfers = \"auto\"", why));
+    throw Failure(Exit::usage, "parallel.transfers = \"copy_engine\" {}: set parallel.transfers = \"auto\"", why);
   }
   return machine;
 }

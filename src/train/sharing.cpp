@@ -1,7 +1,5 @@
 #include "train/sharing.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "errors.hpp"
@@ -50,15 +48,13 @@ int shards_of(const config::Parallel& parallel, int ranks) {
 Sharing share_units(const config::Parallel& parallel, const model::ParamTable& table, int ranks) {
   const int shards = shards_of(parallel, ranks);
   if (ranks % shards != 0) {
-    throw Failure(Exit::usage, fmt::format("parallel.shard_ranks = {} does not divide {}: use a divisor, or 0 for all "
-                                           "ranks",
-                                           shards, counted(ranks, "rank")));
+    throw Failure(Exit::usage, "parallel.shard_ranks = {} does not divide {}: use a divisor, or 0 for all ranks",
+                  shards, counted(ranks, "rank"));
   }
   if (forms_groups(parallel, ranks) && parallel.transfers == config::Transfers::copy_engine) {
     throw Failure(Exit::usage,
-                  "parallel.transfers = \"copy_engine\" serves all ranks together, and "
-                  "parallel.shard_ranks cuts them into groups: use \"ring\" or \"auto\", or "
-                  "parallel.shard_ranks = 0");
+                  "parallel.transfers = \"copy_engine\" serves all ranks together, and parallel.shard_ranks cuts them "
+                  "into groups: use \"ring\" or \"auto\", or parallel.shard_ranks = 0");
   }
   std::vector<parallel::Unit> spans;
   for (const model::UnitSpan& unit : table.units()) spans.push_back({unit.label, unit.first, unit.count});
@@ -80,8 +76,8 @@ Sharing share_units(const config::Parallel& parallel, const model::ParamTable& t
 void require_whole_matrices(const optim::Traits& optimizer, const Sharing& sharing, config::Offload offload) {
   if (!optimizer.needs_whole_matrices) return;
   const auto refuse = [&](std::string_view what, std::string_view fix) {
-    throw Failure(Exit::usage, fmt::format("optimizer.kind = \"{}\" updates whole matrices, and {} cuts them: use {}",
-                                           optimizer.name, what, fix));
+    throw Failure(Exit::usage, "optimizer.kind = \"{}\" updates whole matrices, and {} cuts them: use {}",
+                  optimizer.name, what, fix);
   };
   if (sharing.ownership.shards() > 1) refuse("parallel.shard", "parallel.shard = \"none\"");
   if (offload != config::Offload::none) refuse("parallel.offload", "parallel.offload = \"none\"");

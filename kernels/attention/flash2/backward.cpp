@@ -125,8 +125,6 @@ KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team
   });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template struct Flash2Backward<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(Flash2Backward);
 
 }  // namespace tessera::kernels

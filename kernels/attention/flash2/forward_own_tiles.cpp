@@ -3,8 +3,6 @@
 
 namespace tessera::kernels {
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template struct Flash2Forward<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(Flash2Forward);
 
 }  // namespace tessera::kernels

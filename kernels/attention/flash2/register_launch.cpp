@@ -46,10 +46,7 @@ void RegisterBackward<Exec, Scalar>::launch(const Exec& exec) const {
              [&]<int kWidth>() { launch_register_backward<Exec, Scalar, kWidth>(exec, task, workspace.data(), fits); });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)        \
-  template struct RegisterForward<Exec, Scalar>; \
-  template struct RegisterBackward<Exec, Scalar>;
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_INSTANTIATE_KERNEL(RegisterForward);
+TESSERA_INSTANTIATE_KERNEL(RegisterBackward);
 
 }  // namespace tessera::kernels
