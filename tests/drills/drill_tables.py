@@ -1,4 +1,4 @@
-"""The stored drills: drills.toml, and the table of README.md that comes from it."""
+"""The stored drills: drills.toml and host_drills.toml, and the tables of README.md that come from them."""
 import sys
 import tomllib
 from collections import Counter
@@ -9,19 +9,23 @@ sys.path.insert(0, str(HERE.parents[1] / "scripts"))
 from experiments import table  # noqa: E402
 from published import MARKS, section  # noqa: E402
 
-NAME = "drills"
+NAME, HOST_NAME = "drills", "host_drills"
 WAYS = {"rank": "SIGKILL to a rank", "slurmstepd": "SIGKILL to a slurmstepd", "slurmd": "SIGKILL to a node's slurmd", "node": "a node crashes",
         "stopped": "SIGSTOP to a rank on the other node", "preemption": "preempted by requeue", "scancel": "scancel",
         "limit": "time limit, --signal", "limit_without_signal": "time limit, no --signal"}
 
 
-def store(**sections):
+HOST_KINDS = {"kill": "SIGKILL: ", "deck": "wrong decks", "checkpoint": "damaged checkpoints", "data": "damaged data files", "disk": "",
+              "deleted": "the directory is deleted", "twins": "a second job in the directory", "clock": "a clock that jumps"}
+
+
+def store(name=NAME, /, **sections):
     """Writes both files; a section that is not given stays as it was."""
-    path, page = HERE / "drills.toml", HERE / "README.md"
+    path, page = HERE / f"{name}.toml", HERE / "README.md"
     kept = tomllib.loads(path.read_text()) if path.exists() else {}
-    path.write_text("# Written by tests/drills/run_drills --store; the tables of README.md come from it.\n"
-                    + "".join(section(name, columns) for name, columns in {**kept, **sections}.items()))
-    page.write_text(MARKS.sub(lambda _: f"<!-- generated: {NAME} -->\n{generated()}<!-- end -->\n", page.read_text()))
+    path.write_text(f"# Written by tests/drills/run_{name} --store; the tables of README.md come from it.\n"
+                    + "".join(section(one, columns) for one, columns in {**kept, **sections}.items()))
+    page.write_text(MARKS.sub(lambda mark: f"<!-- generated: {mark[1]} -->\n{GENERATED[mark[1]]()}<!-- end -->\n", page.read_text()))
 
 
 def columns_of(rows):
@@ -66,7 +70,33 @@ def sharding_text(stored):
             + table.text(["parallel.shard", "ranks of a group", "step, ms", "exposed, ms", "last loss", "difference"], lines, True) + "\n")
 
 
+def host_generated():
+    """A line for each group of drills: how they ended, and how many as they must."""
+    stored, lines = tomllib.loads((HERE / "host_drills.toml").read_text()), []
+    soak = stored.pop("soak", None)
+    for kind, what in HOST_KINDS.items():
+        groups = {}
+        for row in rows_of({key: stored[kind][key] for key in ("what", "end", "inside", "fault")}) if kind in stored else []:
+            groups.setdefault(what + row["what"] if kind in ("kill", "disk") else what, []).append(row)
+        for name, mine in groups.items():
+            ends = Counter("killed" if row["end"] == "killed" else f"exit {row['end'] or '-'}" for row in mine)
+            inside = sum(row["inside"] for row in mine)
+            lines.append([name, len(mine), "; ".join(f"{end} ({count})" if len(ends) > 1 else end for end, count in sorted(ends.items()))
+                          + (f", {inside} in the middle of a checkpoint" if inside else ""), sum(not row["fault"] for row in mine)])
+    text = table.text(["what happens", "drills", "ends as", "as it must"], lines, True)
+    runs = "; ".join(f"{kind}: seed {columns['seed']}, {columns['date']}, git {columns['git_hash']}" for kind, columns in stored.items())
+    if soak:
+        good = "bit for bit those" if not any(soak["fault"]) else "NOT those"
+        text += (f"\n\nSoak, {soak['date']}, git {soak['git_hash']}: {len(soak['end'])} stops in {soak['minutes']} minutes, each start in the next "
+                 f"strategy; the {soak['steps'][-1]} losses are {good} of a run that nothing stopped.")
+    return f"{text}\n\n{runs}.\n"
+
+
+GENERATED = {NAME: generated, HOST_NAME: host_generated}
+
+
 def fault():
-    """What is wrong with the page beside drills.toml, or ""."""
-    marks = [mark[2] for mark in MARKS.finditer((HERE / "README.md").read_text()) if mark[1] == NAME]
-    return "" if marks == [generated()] else "tests/drills/README.md has another table than drills.toml gives (run_drills --store writes both)"
+    """What is wrong with the page beside its stored drills, or ""."""
+    marks = {mark[1]: mark[2] for mark in MARKS.finditer((HERE / "README.md").read_text())}
+    wrong = [name for name, text in GENERATED.items() if marks.get(name) != text()]
+    return "; ".join(f"tests/drills/README.md has another table than {name}.toml gives (run_{name} --store writes both)" for name in wrong)
