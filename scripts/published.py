@@ -9,6 +9,7 @@ import shutil
 
 import h5py
 import numpy as np
+from compare import beside
 from experiments import table
 from experiments.homes import homes, module_of
 from launching import Refusal
@@ -113,7 +114,8 @@ def generated_text(name, folder):
     """The generated part of a page: what ran and where, then every table."""
     results = Results(folder)
     tables = [table.text(columns, rows, True) for columns, rows in page_tables(name, results)]
-    return f"{provenance(results)}\n\n" + "\n".join(tables)
+    peer = f" Beside it {beside.version(results)}." if beside.found(results) else ""
+    return f"{provenance(results)}{peer}\n\n" + "\n".join(tables)
 
 
 def page_tables(name, results):
