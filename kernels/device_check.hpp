@@ -10,7 +10,7 @@
 ///
 /// Departs  a GPU that errs once in an hour passes: this finds what is broken, not what is rare.
 /// Memory   on a GPU 512 MiB, on a host less than 1 MiB; freed before it returns.
-/// Cost     0.1 s on a GPU, mostly the start of cuBLASLt, which a run needs anyway; a millisecond on a host.
+/// Cost     below a second on a GPU, mostly the start of cuBLASLt, which a run needs anyway; a millisecond on a host.
 /// Async    fences. Forgets the algorithms that Gemm chose (set_gemm_algorithms), and so must precede a job's products.
 /// Throws   whatever allocating, launching and cuBLASLt throw.
 #pragma once
