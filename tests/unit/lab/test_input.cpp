@@ -15,10 +15,11 @@ namespace {
 namespace fs = std::filesystem;
 
 std::set<fs::path> shipped_decks() {
+  const std::set<fs::path> others{"results.toml", "compare.toml", "problems.toml", "solutions.toml"};  // figures
   std::set<fs::path> decks;
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / "input")) {
-    const fs::path name = entry.path().filename();  // of a deck, or of stored figures
-    if (name.extension() == ".toml" && name != "results.toml" && name != "compare.toml") decks.insert(entry.path());
+    const fs::path name = entry.path().filename();
+    if (name.extension() == ".toml" && !others.contains(name)) decks.insert(entry.path());
   }
   return decks;
 }
