@@ -179,9 +179,9 @@ class RunTest(unittest.TestCase):
         self.jobs.append(job)
         return job
 
-    def run_deck(self, deck, *arguments, ranks=None, code=FINISHED, says=(), **more):
+    def run_deck(self, deck, *arguments, ranks=None, code=FINISHED, says=(), limit_s=LIMIT_S, **more):
         """Runs to the end; the exit code and the words in the message must be as expected."""
-        result = self.start(deck, *arguments, ranks=ranks, **more).wait()
+        result = self.start(deck, *arguments, ranks=ranks, **more).wait(limit_s)
         self.assertEqual(result.code, code, str(result))
         for words in [says] if isinstance(says, str) else says:
             self.assertIn(words, result.err + (result.out if code in (FINISHED, STOPPED) else ""), str(result))
