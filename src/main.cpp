@@ -30,11 +30,13 @@
 #include "io/answer.hpp"
 #include "jobs/checkpoints.hpp"
 #include "jobs/failure.hpp"
+#include "jobs/gemm_algorithms.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/limits.hpp"
 #include "jobs/stop.hpp"
 #include "kernels/core/profiler.hpp"
 #include "kernels/core/tensor.hpp"
+#include "kernels/core/cpu_level.hpp"
 #include "kernels/device_check.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "lab/lab.hpp"
@@ -97,10 +99,12 @@ bool answer_without_deck(const config::CommandLine& line) {
   } else if (line.show_config && line.figures) {
     answer(train::build_figures());
   } else if (line.show_config) {
-    answer(fmt::format("{}\nflags      {}\nKokkos     {}\nGPU code   {}\nMPI        {}\nNCCL       {}\nBLAS       {}\n",
-                       build_info::summary(), build_info::flags(), build_info::kokkos(),
-                       parallel::has_gpu_backend() ? parallel::compiled_architecture() : "none", build_info::mpi(),
-                       parallel::kHasNccl ? "yes" : "no", kernels::gemm_library()));
+    answer(fmt::format(
+        "{}\nflags      {}\nKokkos     {}\nGPU code   {}\nMPI        {}\nNCCL       {}\nBLAS       {}\nCPU level  {}\n",
+        build_info::summary(), build_info::flags(), build_info::kokkos(),
+        parallel::has_gpu_backend() ? parallel::compiled_architecture() : "none", build_info::mpi(),
+        parallel::kHasNccl ? "yes" : "no", kernels::gemm_library(),
+        kernels::cpu_level() == kernels::CpuLevel::v4 ? "v4" : "the build's"));
   } else if (line.explain) {
     answer(config::explain(*line.explain));
   } else if (line.verified) {
@@ -187,6 +191,7 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     int kokkos_argc = static_cast<int>(kokkos_argv.size());
     kokkos_argv.push_back(nullptr);
     const kernels::ProfilerRanges ranges(kernels::listening_profiler<kernels::Device>());
+    jobs::agree_on_cpu_level(*world);
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
     kernels::DeviceCheck check;
     world->agree([&] {

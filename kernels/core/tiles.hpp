@@ -14,19 +14,15 @@
 #include <Kokkos_Core.hpp>
 
 #include "kernels/core/compat.hpp"
+#include "kernels/core/cpu_level.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/target.hpp"
 #include "kernels/core/tensor.hpp"
 
 namespace tessera::kernels {
 
-/// Bytes of a host's vector register, and rows of a micro-tile, whose accumulators fill about two thirds of the
-/// registers: 6 x 2 of 16, 10 x 2 of 32.
-#ifdef __AVX512F__
-inline constexpr int kVectorBytes = 64, kHostRowBlock = 10;
-#else
-inline constexpr int kVectorBytes = 32, kHostRowBlock = 6;
-#endif
+/// Bytes of a host's widest vectors: pads have room for them at every level.
+inline constexpr int kVectorBytes = V4::kVectorBytes;
 
 /// Numbers of `bytes` each in a Pack, and along the lanes of a micro-tile.
 constexpr int pack_width(const Target& target, std::size_t bytes) {
@@ -37,24 +33,24 @@ constexpr int lane_block(const Target& target, std::size_t bytes) {
 }
 
 /// The numbers that one instruction processes: a vector register of a host, one number of a device's lane.
-template <class Exec, class Real, bool = kIsHost<Exec>>
+template <class Exec, class Real, class Level = BuildLevel, bool = kIsHost<Exec>>
 struct Pack {
   using Type = Real;
   static constexpr int kWidth = 1;
 };
-template <class Exec, class Real>
-struct Pack<Exec, Real, true> {
-  typedef Real Type __attribute__((vector_size(kVectorBytes), aligned(sizeof(Real)), may_alias));
-  static constexpr int kWidth = pack_width(kHostTarget, sizeof(Real));
+template <class Exec, class Real, class Level>
+struct Pack<Exec, Real, Level, true> {
+  typedef Real Type __attribute__((vector_size(Level::kVectorBytes), aligned(sizeof(Real)), may_alias));
+  static constexpr int kWidth = Level::kVectorBytes / static_cast<int>(sizeof(Real));
 };
 
-template <class Exec, class Real>
+template <class Exec, class Real, class Level = BuildLevel>
 struct TileProduct {
-  using Vec = typename Pack<Exec, Real>::Type;
-  static constexpr int kWidth = Pack<Exec, Real>::kWidth;
-  static constexpr int kRowBlock = kIsHost<Exec> ? kHostRowBlock : 4;
-  static constexpr int kLaneBlock = lane_block({.is_host = kIsHost<Exec>}, sizeof(Real));
-  static constexpr int kVecs = kLaneBlock / kWidth;
+  using Vec = typename Pack<Exec, Real, Level>::Type;
+  static constexpr int kWidth = Pack<Exec, Real, Level>::kWidth;
+  static constexpr int kRowBlock = kIsHost<Exec> ? Level::kRowBlock : 4;
+  static constexpr int kVecs = kIsHost<Exec> ? 2 : 4;
+  static constexpr int kLaneBlock = kVecs * kWidth;
 
   const Real* a;
   int a_row, a_depth;  // strides of a

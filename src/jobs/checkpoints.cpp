@@ -146,10 +146,10 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
     require_same_optimizer(before, settings);
   });
   if (const std::string change = change_of_data(state, corpus); !change.empty()) note(change);
-  if (record.library != kernels::gemm_library()) {
-    const std::string remedy = environment_for(record.library, kernels::gemm_library());
+  if (record.library != library_in_use()) {
+    const std::string remedy = environment_for(record.library, library_in_use());
     note(fmt::format(
-        "resume     GEMM library was {}, is {}: the last bits may differ{}\n", record.library, kernels::gemm_library(),
+        "resume     GEMM library was {}, is {}: the last bits may differ{}\n", record.library, library_in_use(),
         remedy.empty() ? "" : fmt::format("; start with {} to restore it (scripts/run sets a default)", remedy)));
   }
   // Without tuning the library's heuristic repeats its own choice.
@@ -245,7 +245,7 @@ io::Background::Work checkpoint_of(const Context& context, train::Trainer& train
   world.agree([&] {
     scalars = trainer.scalars();
     saved = trainer.saved_state(true);
-    gemm = text_of(GemmRecord{kernels::gemm_library(), kernels::gemm_algorithms()});
+    gemm = text_of(GemmRecord{library_in_use(), kernels::gemm_algorithms()});
   });
   std::vector<std::int64_t> left_out;
   for (const auto& [first, end] : sampler.left_out()) left_out.insert(left_out.end(), {first, end});

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <map>
 #include <regex>
 #include <sstream>
 #include <stdexcept>
 
 #include "jobs/failure.hpp"
+#include "kernels/core/cpu_level.hpp"
 #include "kernels/gemm/gemm.hpp"
 
 namespace tessera::jobs {
@@ -32,13 +34,34 @@ GemmRecord gemm_record_from(const std::string& text) {
   return {lines.front(), {lines.begin() + 1, lines.end()}};
 }
 
+std::string library_in_use() {
+  const std::string_view level = name_of(kernels::cpu_level());
+  return kernels::gemm_library() + (level.empty() ? "" : fmt::format("; kernels {}", level));
+}
+
+void agree_on_cpu_level(parallel::World& world) {
+  int mine = 0;
+  world.agree([&] {
+    try {
+      mine = static_cast<int>(kernels::cpu_level_for(std::getenv("TESSERA_CPU_LEVEL")));
+    } catch (const std::invalid_argument& refusal) {
+      throw Failure(Exit::environment, refusal.what());
+    }
+  });
+  kernels::set_cpu_level(static_cast<kernels::CpuLevel>(-world.max(-mine)));
+}
+
 std::string environment_for(const std::string& library_before, const std::string& library_now) {
   // "... (OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH NO_AFFINITY SkylakeX SINGLE_THREADED)": the fifth word there
-  static const std::regex config(R"((.*\(OpenBLAS \S+ .*\bDYNAMIC_ARCH NO_AFFINITY )(\w+)( .*\).*))");
+  static const std::regex config(
+      R"((.*\(OpenBLAS \S+ .*\bDYNAMIC_ARCH NO_AFFINITY )(\w+)( .*\)[^;]*)(?:; kernels (\w+))?)");
   std::smatch before, now;
   if (!std::regex_match(library_before, before, config) || !std::regex_match(library_now, now, config)) return "";
   if (before[1] != now[1] || before[3] != now[3]) return "";
-  return "OPENBLAS_CORETYPE=" + before[2].str();
+  std::vector<std::string> settings;
+  if (before[2] != now[2]) settings.push_back("OPENBLAS_CORETYPE=" + before[2].str());
+  if (before[4] != now[4]) settings.push_back("TESSERA_CPU_LEVEL=" + (before[4].matched ? before[4].str() : "v3"));
+  return fmt::format("{}", fmt::join(settings, " "));
 }
 
 std::string adopt_gemm_algorithms(const std::vector<std::string>& algorithms, parallel::World& world) {

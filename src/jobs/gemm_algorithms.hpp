@@ -21,8 +21,16 @@ struct GemmRecord {
 std::string text_of(const GemmRecord& record);
 GemmRecord gemm_record_from(const std::string& text);
 
-/// If both are the same OpenBLAS with kernels for different processors, the environment variable that restores the
-/// earlier kernels, "OPENBLAS_CORETYPE=SkylakeX"; else "".
+/// What decides the last bits of a host's sums: kernels::gemm_library and, unless it is the build's, the level of our
+/// own kernels: "... (OpenBLAS 0.3.21 ...); kernels v4".
+std::string library_in_use();
+
+/// All ranks take the lowest level that one of them has, so that replicas get the same bits. Collective.
+/// Throws parallel::AgreedError(Exit::environment) if TESSERA_CPU_LEVEL asks for what is not there.
+void agree_on_cpu_level(parallel::World& world);
+
+/// The environment variables that restore the earlier of two library_in_use, "OPENBLAS_CORETYPE=SkylakeX" or
+/// "TESSERA_CPU_LEVEL=v3", or both; "" if they are not the same OpenBLAS, or nothing differs.
 std::string environment_for(const std::string& library_before, const std::string& library_now);
 
 /// Restores a checkpoint's algorithms on every rank or on none. Returns "" on success, else the first rank's reason:

@@ -34,7 +34,6 @@
 #include "jobs/training_sample.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "kernels/core/words.hpp"
-#include "kernels/gemm/gemm.hpp"
 #include "memory/arena.hpp"
 #include "optim/step_state.hpp"
 #include "parallel/collectives/collective.hpp"
@@ -186,7 +185,7 @@ class TrainingRun {
     world_.agree_on_root([&] {
       if (!continues) directory_->clear(take_note_);  // last: every check has passed
       const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
-                                            build_info::mpi(), kernels::gemm_library());
+                                            build_info::mpi(), library_in_use());
       const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
       io::RunInfo info{build_info::version(), hash,       build,          context_.command, context_.deck.resolved,
                        launch_of(world_),     transport_, mfu_.formula(), mfu_.peak(),      offload_.link()};

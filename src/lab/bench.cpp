@@ -13,6 +13,7 @@
 #include "io/answer.hpp"
 #include "io/h5.hpp"
 #include "jobs/directory.hpp"
+#include "jobs/gemm_algorithms.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/statistics.hpp"
 #include "kernels/core/device_info.hpp"
@@ -213,7 +214,7 @@ void BenchTable::write(io::h5::File& file, const Context& context) const {
   io::h5::Group info = file.make_group("info");
   info.set_attribute("format", "tessera bench");
   jobs::write_origin(info, context);
-  info.set_attribute("blas", kernels::gemm_library());
+  info.set_attribute("blas", jobs::library_in_use());
   const kernels::DeviceInfo device = kernels::device_info<Exec>();
   info.set_attribute("device", device_text());
   info.set_attribute("device_name", device.name);

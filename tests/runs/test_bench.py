@@ -155,7 +155,7 @@ class Bench(BenchTest):
 
     def test_a_case_above_the_memory_limit_is_a_row_without_times(self):
         for name, outcome in (("standard", "out of memory"), ("flash2", "ok")):
-            row = self.row(self.deck(ATTENTION), *kernel(name), "bench.memory_limit_gib=1.1e-4")  # 115 KiB
+            row = self.row(self.deck(ATTENTION), *kernel(name), "bench.length=96", "bench.memory_limit_gib=1.6e-4")  # 168 KiB
             self.assertEqual(row["outcome"], outcome)
             self.assertEqual(math.isnan(row["both_ms"]), outcome != "ok")
             self.assertGreater(row["memory_mib"], 0)

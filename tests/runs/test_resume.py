@@ -215,6 +215,29 @@ class Resume(RunTest):
         self.assertNotIn("last bits", said(6, "Haswell"))
         self.assertIn("OPENBLAS_CORETYPE=Haswell", said(7, "Prescott"))
 
+    def test_ranks_take_the_lowest_level_of_the_processor_and_a_resume_at_another_says_so(self):
+        if not re.search(r"^CPU level +v4", configuration(), re.M):
+            self.skipTest("no AVX-512, or a build without levels")
+        lower = self.folder / "lower"  # rank 0's processor has AVX-512, rank 1's has not
+        lower.write_text('#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 0 ] || export TESSERA_CPU_LEVEL=v3\nexec "$@"\n')
+        lower.chmod(0o755)
+
+        def train(name, **more):
+            directory = self.train(name, "train.steps=5", ranks=2, **more)
+            with h5py.File(directory / "run.h5") as file:
+                return directory, list(column(directory, "loss")), "kernels v4" in file["info"].attrs["build"]
+
+        _, v3, names_v4 = train("v3", env={"TESSERA_CPU_LEVEL": "v3"})
+        self.assertFalse(names_v4)
+        mixed, losses, names_v4 = train("mixed", wrapper=[lower])
+        self.assertFalse(names_v4)
+        self.assertEqual(losses, v3)
+        directory, v4, names_v4 = train("v4", env={"TESSERA_CPU_LEVEL": "v4"})
+        self.assertTrue(names_v4)
+        self.assertNotEqual(v4, v3)  # in last bits: else this test shows nothing
+        more = (TINY, f"job.directory={directory}", "train.steps=6", "--resume", "auto")
+        self.assertIn("the last bits may differ", self.run_deck(*more, env={"TESSERA_CPU_LEVEL": "v3"}).out)
+
     def test_rows_after_the_resumed_step_are_cut(self):
         directory = self.train("run", "train.steps=25")
         self.run_deck(TINY, f"job.directory={directory}", "train.steps=25", "--resume", directory / "checkpoints/step_00000020")

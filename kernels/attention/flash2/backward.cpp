@@ -16,25 +16,38 @@ void Flash2Backward<Exec, Scalar>::launch(const Exec& exec) const {
   if (teams == 0 || (task.q.extent(2) == 0 && task.k.extent(2) == 0)) return;
 
   const int D = task.q.extent_int(3);
-  const std::size_t head_reals = 2 * task.k.extent(2) * width(D);
+  const int W = round_up(D, lane_block(kHostTarget, sizeof(Real)));
+  const std::size_t head_reals = 2 * task.k.extent(2) * W;
+  const std::size_t tile_reals = flash2_backward_pad_reals(kQueryTile, W, D);
   TESSERA_REQUIRE(head_reals * sizeof(Real) < std::size_t{1} << 31,
                   "flash2 backward: keys of one head need 2 GiB of scratch or more", task.k.extent(2), D);
-  Kokkos::parallel_for("tessera::attention::flash2::backward",
-                       Policy(exec, teams, host_team_size)
-                           .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(tile_pad_reals(D))))
-                           .set_scratch_size(1, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(head_reals))),
-                       *this);
+  const auto enqueue = [&](auto policy) {
+    Kokkos::parallel_for("tessera::attention::flash2::backward",
+                         policy.set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(tile_reals)))
+                             .set_scratch_size(1, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(head_reals))),
+                         *this);
+  };
+#ifdef TESSERA_CPU_LEVELS
+  if constexpr (std::is_same_v<Scalar, float>) {
+    if (cpu_level() == CpuLevel::v4) return enqueue(Kokkos::TeamPolicy<Exec, V4>(exec, teams, host_team_size));
+  }
+#endif
+  enqueue(Policy(exec, teams, host_team_size));
 }
 
 template <class Exec, class Scalar>
-KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team) const {
+template <class Level>
+KOKKOS_INLINE_FUNCTION void Flash2Backward<Exec, Scalar>::run(const Member& team) const {
+  using Product = TileProduct<Exec, Real, Level>;
   constexpr int kLanes = Product::kLaneBlock;
-  const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3), W = width(D);
+  const int Tq = task.q.extent_int(2), Tk = task.k.extent_int(2), D = task.q.extent_int(3);
+  const int W = round_up(D, kLanes);
   const int h = team.league_rank() % task.q.extent_int(1);
   const int b = team.league_rank() / task.q.extent_int(1);
   const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
 
-  Real* pad = static_cast<Real*>(team.team_scratch(0).get_shmem(sizeof(Real) * tile_pad_reals(D)));
+  Real* pad =
+      static_cast<Real*>(team.team_scratch(0).get_shmem(sizeof(Real) * flash2_backward_pad_reals(kQueryTile, W, D)));
   Real* q_pad = pad;                           // [kQueryTile, W]   scaled queries
   Real* d_out_pad = q_pad + kQueryTile * W;    // [kQueryTile, W]
   Real* d_q_pad = d_out_pad + kQueryTile * W;  // [kQueryTile, W]
@@ -124,6 +137,18 @@ KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team
     });
   });
 }
+
+template <class Exec, class Scalar>
+KOKKOS_FUNCTION void Flash2Backward<Exec, Scalar>::operator()(const Member& team) const {
+  run<BuildLevel>(team);
+}
+#ifdef TESSERA_CPU_LEVELS
+template <class Exec, class Scalar>
+TESSERA_V4 void Flash2Backward<Exec, Scalar>::operator()(
+    V4, const Member& team) const requires std::is_same_v<Scalar, float> {
+  run<V4>(team);
+}
+#endif
 
 TESSERA_INSTANTIATE_KERNEL(Flash2Backward);
 

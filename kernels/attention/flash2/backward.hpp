@@ -60,13 +60,13 @@ struct Flash2Backward {
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Member = typename Policy::member_type;
   KOKKOS_FUNCTION void operator()(const Member& team) const;
+#ifdef TESSERA_CPU_LEVELS
+  TESSERA_V4 void operator()(V4, const Member& team) const requires std::is_same_v<Scalar, float>;
+#endif
 
  private:
-  using Product = TileProduct<Exec, Real>;
-  KOKKOS_FUNCTION static int width(int D) { return round_up(D, Product::kLaneBlock); }
-  KOKKOS_FUNCTION static std::size_t tile_pad_reals(int D) {
-    return flash2_backward_pad_reals(kQueryTile, width(D), D);
-  }
+  template <class Level>
+  KOKKOS_INLINE_FUNCTION void run(const Member& team) const;
 };
 
 }  // namespace tessera::kernels

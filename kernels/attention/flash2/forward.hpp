@@ -62,6 +62,13 @@ struct Flash2Forward : Tiles {
   using Policy = Kokkos::TeamPolicy<Exec>;
   using Member = typename Policy::member_type;
   KOKKOS_FUNCTION void operator()(const Member& team) const;
+#ifdef TESSERA_CPU_LEVELS
+  TESSERA_V4 void operator()(V4, const Member& team) const requires std::is_same_v<Scalar, float>;
+#endif
+
+ private:
+  template <class Level>
+  KOKKOS_INLINE_FUNCTION void run(const Member& team) const;
 };
 
 }  // namespace tessera::kernels

@@ -17,8 +17,8 @@ template <class Exec, class Scalar, class Tiles>
 void Flash2Forward<Exec, Scalar, Tiles>::launch(const Exec& exec) const {
   detail::require_forward_tensors("flash2 forward", task, kMaxHead);
   const int D = task.q.extent_int(3);
-  const std::size_t reals =
-      flash2_forward_pad_reals(round_up(this->query_tile(), TileProduct<Exec, Real>::kLaneBlock), this->key_tile(), D);
+  const std::size_t reals = flash2_forward_pad_reals(
+      round_up(this->query_tile(), lane_block({.is_host = kIsHost<Exec>}, sizeof(Real))), this->key_tile(), D);
   if constexpr (std::is_same_v<Tiles, ChosenTiles>) {
     detail::require_tiles("flash2 forward", this->query_tile(), this->key_tile(), sizeof(Real) * reals,
                           kTargetOf<Exec>);
@@ -28,17 +28,25 @@ void Flash2Forward<Exec, Scalar, Tiles>::launch(const Exec& exec) const {
   if (teams == 0) return;
 
   allow_large_scratch<Flash2Forward, Policy>();
-  Kokkos::parallel_for("tessera::attention::flash2::forward",
-                       Policy(exec, teams, team_size_of<Exec>())
-                           .set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))),
-                       *this);
+  const auto enqueue = [&](auto policy) {
+    Kokkos::parallel_for("tessera::attention::flash2::forward",
+                         policy.set_scratch_size(0, Kokkos::PerTeam(Pad<Real, Exec>::shmem_size(reals))), *this);
+  };
+#ifdef TESSERA_CPU_LEVELS
+  if constexpr (std::is_same_v<Scalar, float>) {
+    if (cpu_level() == CpuLevel::v4) return enqueue(Kokkos::TeamPolicy<Exec, V4>(exec, teams, host_team_size));
+  }
+#endif
+  enqueue(Policy(exec, teams, team_size_of<Exec>()));
 }
 
 template <class Exec, class Scalar, class Tiles>
-KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar, Tiles>::operator()(const Member& team) const {
-  using Product = TileProduct<Exec, Real>;
+template <class Level>
+KOKKOS_INLINE_FUNCTION void Flash2Forward<Exec, Scalar, Tiles>::run(const Member& team) const {
+  using Product = TileProduct<Exec, Real, Level>;
   constexpr int kLanes = Product::kLaneBlock;
-  const int query_tile = this->query_tile(), key_tile = this->key_tile(), most_lanes = round_up(query_tile, kLanes);
+  const int query_tile = this->query_tile(), key_tile = this->key_tile();
+  const int most_lanes = round_up(query_tile, lane_block({.is_host = kIsHost<Exec>}, sizeof(Real)));
   const int D = task.q.extent_int(3);
   const QueryTile tile = query_tile_of(task, team.league_rank(), query_tile);
   const int b = tile.b, h = tile.h, first_query = tile.first, queries = tile.queries, all_keys = tile.all_keys;
@@ -128,5 +136,17 @@ KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar, Tiles>::operator()(const Member
                    [&] { task.lse(b, h, first_query + i) = sum[i] == 0 ? Real(-HUGE_VAL) : top[i] + log(sum[i]); });
   });
 }
+
+template <class Exec, class Scalar, class Tiles>
+KOKKOS_FUNCTION void Flash2Forward<Exec, Scalar, Tiles>::operator()(const Member& team) const {
+  run<BuildLevel>(team);
+}
+#ifdef TESSERA_CPU_LEVELS
+template <class Exec, class Scalar, class Tiles>
+TESSERA_V4 void Flash2Forward<Exec, Scalar, Tiles>::operator()(
+    V4, const Member& team) const requires std::is_same_v<Scalar, float> {
+  run<V4>(team);
+}
+#endif
 
 }  // namespace tessera::kernels

@@ -36,6 +36,9 @@ TEST(GemmEnvironment, names_the_processor_whose_kernels_openblas_used) {
   EXPECT_EQ(environment_for(before, openblas("0.3.26", "Cooperlake")), "") << "another version has other kernels";
   EXPECT_EQ(environment_for(before, "/lib/libblas.so.3 (not OpenBLAS)"), "");
   EXPECT_EQ(environment_for("", before), "");
+  EXPECT_EQ(environment_for(before + "; kernels v4", before), "TESSERA_CPU_LEVEL=v4");
+  EXPECT_EQ(environment_for(before, openblas("0.3.21", "Haswell") + "; kernels v4"),
+            "OPENBLAS_CORETYPE=SkylakeX TESSERA_CPU_LEVEL=v3");
 }
 
 TEST(MergedGemmAlgorithms, take_the_lowest_ranks_choice_and_what_only_others_chose) {
