@@ -167,7 +167,7 @@ class Series(Cluster):
             self.assertEqual(lab.shown(job, "ExitCode"), "0:0", said[name])
         rows = re.findall(r"(?m)^\| (\d+) \| (\d+) \| .* \| (measured|predicted) \|", said["scaling"])
         self.assertEqual(rows, [("1", "1", "measured"), ("2", "1", "measured"), ("4", "2", "measured")])
-        self.assertRegex(said["experiment"], r"(?m)^ +4  ZeRO-3 .* ok$")
+        self.assertRegex(said["experiment"], r"(?m)^ +4  custom  ZeRO-3 .* ok$")
         with h5py.File(self.folder / "runs/experiment/ranks_0004/experiment.h5", "r") as file:
             self.assertEqual(file["info"].attrs["host_count"], 2)
 
