@@ -3,10 +3,10 @@ import subprocess
 
 import matplotlib.pyplot as plt
 import numpy as np
-from plotting import BLUE, ORANGE, PHASES, SKY, VERMILION, byte_unit
+import plotting
+from plotting import BLUE, GREEN, GREY, ORANGE, PHASES, SKY, VERMILION, byte_unit
 
-from experiments.ddp import draw_step
-from experiments.parts import legend_above
+from experiments.parts import legend_above, legend_beside
 from experiments.table import spread
 from launching import ROOT, Refusal
 
@@ -14,6 +14,8 @@ STAGES = {"none": "replicated", "optimizer": "ZeRO-1", "gradients": "ZeRO-2", "p
 MOMENTS = {"initial_mib": ("after initialisation", SKY), "before_update_mib": ("before the update", BLUE), "in_update_mib": ("in the update", ORANGE)}
 KEY = "parallel.shard"
 KEEPS = ("timeline",)  # of each row's own file, in a published run
+PASSES = {"forward": PHASES["forward"], "recompute": GREEN, "backward": PHASES["backward"]}
+TRANSFERS = {"params": ("gathers its weights", ORANGE), "grad": ("sums its gradients", GREY)}
 
 
 def size_of(row):
@@ -25,12 +27,18 @@ def tables(results):
                "communication, ms", "exposed, ms", "messages, MB", "outcome"]
     yield columns, [[row.ranks, size_of(row), STAGES[row[KEY]], *(row[moment] or np.nan for moment in MOMENTS), spread(row["step_mean_ms"], row["step_std_ms"]),
                      row["communication_ms"], row["exposed_ms"], row["message_bytes"] / 1e6, row.outcome] for row in results.rows]
-    yield by_category(results)
+    yield from measured(results)
     yield planned()
 
 
 def page_tables(results):
-    return list(tables(results))[:2]
+    return [*list(tables(results))[:1], *measured(results)]
+
+
+def measured(results):
+    yield by_category(results)
+    if kept := rows_of_blocks(results):
+        yield by_block(kept)
 
 
 def expected(row, master):
@@ -52,6 +60,45 @@ def by_category(results):
     return columns, rows
 
 
+class Blocks:
+    """One step by unit of the model (the embedding, the blocks, the head): (what, unit, start, end) in ms, in the order of their starts."""
+
+    def __init__(self, row):
+        with row.file() as file:
+            timeline = plotting.columns(file["timeline"])
+        events = [(lane, *(label.split("/") if lane == "unit" else label.split(".", 1)), start, end) for lane, label, start, end in
+                  sorted(zip(*(timeline[name] for name in ("lane", "label", "start_ms", "end_ms"))), key=lambda event: event[2]) if lane != "compute"]
+        self.passes = [event[1:] for event in events if event[0] == "unit"]
+        self.units = list(dict.fromkeys(unit for name, unit, *_ in self.passes if name == "forward"))
+        self.transfers = [event[1:] for event in events if event[0] == "communication" and event[2] in self.units]
+
+    def took(self, name):
+        """Mean and deviation over the blocks, without the first and the last unit."""
+        times = [end - start for each, unit, start, end in (*self.passes, *self.transfers) if each == name and unit in self.units[1:-1]]
+        return spread(np.mean(times), np.std(times)) if times else "-"
+
+    def between(self, name):
+        """Before each unit of a pass, since the end of the one before, all together: there a rank waits for weights."""
+        ends = [0, *(end for *_, end in self.passes)]
+        return sum(start - before for before, (each, _, start, _) in zip(ends, self.passes) if each == name)
+
+
+def rows_of_blocks(results):
+    """The rows of ZeRO-3 whose own file is kept, and has the passes by unit."""
+    def has_units(row):
+        with row.file() as file:
+            return "timeline" in file and "unit" in plotting.columns(file["timeline"])["lane"]
+
+    return [row for row in results.rows if row[KEY] == "parameters" and row.has_file and has_units(row)]
+
+
+def by_block(rows):
+    """Whether gathers end in time: what a block's gather takes beside its passes, and what is between blocks."""
+    columns = ["ranks", "size", "a block: gather, ms", "forward, ms", "backward, ms", "sum of gradients, ms", "between units in forward, ms", "in backward, ms"]
+    blocks = [(row, Blocks(row)) for row in rows]
+    return columns, [[row.ranks, size_of(row), *(each.took(name) for name in ("params", "forward", "backward", "grad")), each.between("forward"),
+                      each.between("backward")] for row, each in blocks]
+
 
 def planned():
     """The table of scripts/plan_sharding: GiB of weights, gradients and optimizer on a GPU."""
@@ -64,13 +111,14 @@ def planned():
 
 
 def draw(results):
-    """A line of panels for each number of ranks and size: memory, time, and where the row's file is kept a step of ZeRO-3 on a time axis."""
+    """A line of panels for each number of ranks and size: memory and time; below, where the row's file is kept, a step of ZeRO-3 by block."""
     groups = {}
     for row in results.rows:
         groups.setdefault((row.ranks, size_of(row)), []).append(row)
-    kept = [row for row in results.rows if row[KEY] == "parameters" and row.has_file]
-    figure = plt.figure(figsize=(12, 1 + 3.2 * len(groups) + 1.1 * len(kept)), constrained_layout=True)
-    upper, lower = figure.subfigures(2, 1, height_ratios=(3.2 * len(groups), 1.1 * len(kept))) if kept else (figure, None)
+    kept = rows_of_blocks(results)
+    heights = [1.2 + 0.075 * len(Blocks(row).units) for row in kept]
+    figure = plt.figure(figsize=(12, 1 + 3.2 * len(groups) + sum(heights)), constrained_layout=True)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(3.2 * len(groups), sum(heights))) if kept else (figure, None)
     panels = upper.subplots(len(groups), 2, squeeze=False)
     for (memory, time), ((R, size), rows) in zip(panels, groups.items()):
         places = np.arange(len(rows))
@@ -88,13 +136,27 @@ def draw(results):
             axes.grid(axis="x", visible=False)
             legend_above(axes)
     if kept:
-        for axes, row in zip(lower.subplots(len(kept), 1, squeeze=False)[:, 0], kept):
-            draw_step(axes, 0, row)
-            axes.set_ylim(0.55, -0.55)
-            axes.set_yticks([-0.18, 0.2], ["passes", "transfers"])
-            axes.set_title(f"A step of ZeRO-3 on {row.ranks} ranks, {size_of(row)}, kernel by kernel, ms: gathers of weights beside forward and backward", fontsize=10)
-            axes.grid(axis="y", visible=False)
-            names = {"exposed": "all waits", **{phase: phase for phase in ("forward", "backward", "optimizer")}}
-            axes.legend(handles=[plt.Rectangle((0, 0), 1, 1, color=PHASES[phase], label=name) for phase, name in names.items()],
-                        loc="upper left", bbox_to_anchor=(1, 1.2), handlelength=1.2)
+        for axes, row in zip(lower.subplots(len(kept), 1, squeeze=False, height_ratios=heights)[:, 0], kept):
+            draw_blocks(axes, Blocks(row))
+            axes.set_title(f"A step of ZeRO-3 on {row.ranks} ranks, {size_of(row)}, kernel by kernel, ms", fontsize=10)
     return figure
+
+
+def draw_blocks(axes, blocks):
+    """A line for each unit: above what it computes, below what crosses for it."""
+    places = {unit: place for place, unit in enumerate(blocks.units)}
+    bars = [(unit, -0.2, start, end, name, PASSES[name]) for name, unit, start, end in blocks.passes]
+    bars += [(unit, 0.25, start, end, *TRANSFERS[name]) for name, unit, start, end in blocks.transfers]
+    for unit, offset, start, end, label, colour in bars:
+        axes.barh(places[unit] + offset, end - start, left=start, height=0.5 if offset < 0 else 0.4, color=colour, linewidth=0)
+    numbered = [unit for unit in blocks.units if unit.startswith("block.")]
+    every = max(1, len(numbered) // 12)
+    shown = {*numbered[every if every > 1 else 0::every], *(unit for unit in blocks.units if unit not in numbered)}
+    axes.set_yticks([places[unit] for unit in blocks.units if unit in shown],
+                    [f"block {int(unit.removeprefix('block.'))}" if unit in numbered else unit for unit in blocks.units if unit in shown], fontsize=7)
+    axes.set_ylim(len(places) - 0.4, -0.6)  # the first on top
+    axes.set_xlim(0, None)
+    axes.grid(axis="y", visible=False)
+    for label, colour in dict(bar[4:] for bar in bars).items():
+        axes.bar(0, 0, color=colour, label=label)
+    legend_beside(axes)

@@ -7,8 +7,8 @@
 /// Memory comes from the timeline (step_events.hpp), by category in the file: `initial`, also the state after an
 /// update; the largest sum in the passes, `before_update`; and `in_update`. It is memory where the model computes.
 /// `host_mib` is the plan's other host memory (pinned for GPUs): the step's inputs, staging for MPI, offloaded state.
-/// `/timeline` of the file has the phases and transfers of the last of these steps. All figures are rank 0's. A single
-/// rank is rejected: it shares nothing.
+/// `/timeline` of the file has the phases, passes by unit and transfers of the last of these steps. All figures are
+/// rank 0's. A single rank is rejected: it shares nothing.
 
 #include <fmt/format.h>
 
@@ -21,6 +21,7 @@
 #include "jobs/placement.hpp"
 #include "lab/step_events.hpp"
 #include "lab/step_timing.hpp"
+#include "lab/unit_times.hpp"
 #include "train/plan.hpp"
 
 namespace tessera::lab {
@@ -28,7 +29,8 @@ namespace {
 
 /// A step on a time axis, from the beginning of its forward pass.
 struct Timeline {
-  std::vector<std::string> lanes, labels;  // "compute" or "communication"; a phase, or what crossed
+  std::vector<std::string> lanes;   // "compute", "unit" or "communication"
+  std::vector<std::string> labels;  // a phase, a pass in a unit ("forward/block.03"), or what crossed
   std::vector<double> start_ms, end_ms;
 
   void add(const char* lane, const std::string& label, double start_s, double end_s) {
@@ -39,7 +41,8 @@ struct Timeline {
   }
 };
 
-Timeline timeline_of(const train::StepNumbers& step, const StepCommunication& communication) {
+Timeline timeline_of(const train::StepNumbers& step, const std::vector<UnitTime>& times, const model::ParamTable& table,
+                     const StepCommunication& communication) {
   Timeline timeline;
   double now_s = 0;
   for (const auto& [label, seconds] :
@@ -47,6 +50,10 @@ Timeline timeline_of(const train::StepNumbers& step, const StepCommunication& co
         std::pair{"exposed", step.exposed_comm_s}, std::pair{"optimizer", step.optimizer_s}}) {
     timeline.add("compute", label, now_s, now_s + seconds);
     now_s += seconds;
+  }
+  for (const UnitTime& time : times) {
+    timeline.add("unit", std::string(model::name_of(time.pass)) + "/" + table.units()[time.unit].label,
+                 time.start_s - communication.begin_s, time.end_s - communication.begin_s);
   }
   for (const StepTransfer& transfer : communication.each) {
     timeline.add("communication", transfer.label, transfer.start_s - communication.begin_s,
@@ -58,10 +65,11 @@ Timeline timeline_of(const train::StepNumbers& step, const StepCommunication& co
 void write(const Timeline& timeline, io::h5::File& file) {
   std::vector<std::int64_t> index(timeline.lanes.size());
   std::iota(index.begin(), index.end(), 0);
-  io::h5::Dataset scale = file.write("timeline/event", index, {"1", "phase or transfer of one step"});
+  io::h5::Dataset scale = file.write("timeline/event", index, {"1", "phase, pass in a unit or transfer of one step"});
   scale.make_scale("event");
-  file.write("timeline/lane", timeline.lanes, {"1", "compute or communication"}).attach_scale(scale, 0);
-  file.write("timeline/label", timeline.labels, {"1", "the phase, or what crossed"}).attach_scale(scale, 0);
+  file.write("timeline/lane", timeline.lanes, {"1", "compute, unit or communication"}).attach_scale(scale, 0);
+  file.write("timeline/label", timeline.labels, {"1", "the phase, pass and unit, or what crossed"})
+      .attach_scale(scale, 0);
   file.write("timeline/start_ms", timeline.start_ms, {"ms", "start, since the step began"}).attach_scale(scale, 0);
   file.write("timeline/end_ms", timeline.end_ms, {"ms", "end, since the step began"}).attach_scale(scale, 0);
 }
@@ -72,19 +80,19 @@ struct Communication {
   StepCommunication last;
 };
 
-Communication measure_communication(const config::Settings& settings, train::Steps& trainer,
-                                    const data::Sampler& sampler, parallel::World& world, StepEvents& events,
-                                    Timeline& timeline) {
+Communication measure_communication(const config::Settings& settings, StepRow& run, UnitTimes& times,
+                                    parallel::World& world, StepEvents& events, Timeline& timeline) {
   Communication found;
   std::vector<double> total_s, under_way_s, exposed_s;
   std::int64_t sample = 0;
   for (std::int64_t i = 0; i < settings.section<Bench>().repeats; ++i, sample += settings.train.batch_size) {
     const auto watch = world.watch("a step launched one by one");
+    times.follow(*run.trainer, *run.plan);
     world.barrier();
     events.take_communication();
-    const train::StepNumbers numbers = trainer.run(sample, sampler, true);
+    const train::StepNumbers numbers = run.trainer->run(sample, *run.sampler, true);
     found.last = events.take_communication();
-    timeline = timeline_of(numbers, found.last);
+    timeline = timeline_of(numbers, times.take(), run.plan->table, found.last);
     total_s.push_back(found.last.total_s);
     under_way_s.push_back(found.last.under_way_s);
     exposed_s.push_back(found.last.exposed_s);
@@ -111,14 +119,13 @@ std::string strategy_of(const config::Settings& settings) {
   return word_of(is_sharded ? "parallel.shard" : "parallel.gradient_sync", settings);
 }
 
-std::vector<BenchTable::Cell> measure(const Context& context, StepRow& run, Timeline& timeline) {
+std::vector<BenchTable::Cell> measure(const Context& context, StepRow& run, UnitTimes& times, Timeline& timeline) {
   const config::Settings& settings = context.settings();
   parallel::World& world = context.world;
   StepEvents events;
-  prepare(context, run);
+  prepare(context, run, &times);
   const StepTiming steps = summarize(run_steps(settings, *run.trainer, *run.sampler, world));
-  const Communication communication =
-      measure_communication(settings, *run.trainer, *run.sampler, world, events, timeline);
+  const Communication communication = measure_communication(settings, run, times, world, events, timeline);
   const memory::Layout& layout = run.plan->layout;
   const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
   using T = BenchTable;
@@ -161,7 +168,8 @@ Exit bench_strategies(const Context& context) {
     const std::string note = note_on_groups(world, context.settings().parallel);
     if (world.rank() == 0 && !note.empty()) io::answer(note);
     std::vector<BenchTable::Cell> row;
-    run_steps_row(world, [&](StepRow& run) { row = measure(context, run, timeline); });
+    UnitTimes times;
+    run_steps_row(world, [&](StepRow& run) { row = measure(context, run, times, timeline); });
     return row;
   };
   return bench_together(context, measure_row, [&](io::h5::File& file) { write(timeline, file); });

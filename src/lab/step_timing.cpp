@@ -59,7 +59,7 @@ void run_steps_row(parallel::World& world, const std::function<void(StepRow&)>& 
   if (const auto failure = run_row<StepRow>(world, measure)) throw parallel::AgreedError(*failure);
 }
 
-void prepare(const Context& context, StepRow& row) {
+void prepare(const Context& context, StepRow& row, model::Hooks* observer) {
   const config::Settings& settings = context.settings();
   parallel::World& world = context.world;
   const auto watch = world.watch("the set-up of a row", parallel::kPatience);
@@ -70,7 +70,7 @@ void prepare(const Context& context, StepRow& row) {
     require_pinned_memory(row.plan->layout, world);
   });
   open_data(context, row);
-  world.agree([&] { row.trainer = std::make_unique<train::Trainer>(*row.plan, settings, world); });
+  world.agree([&] { row.trainer = std::make_unique<train::Trainer>(*row.plan, settings, world, observer); });
   world.agree([&] { row.trainer->connect(); });
   world.agree([&] { row.trainer->initialize(settings.job.seed); });
 }

@@ -30,9 +30,9 @@ struct StepRow {
 /// rank has freed when this returns or throws for lack of memory. Collective.
 void run_steps_row(parallel::World& world, const std::function<void(StepRow&)>& measure);
 
-/// Plans the step, takes its memory, connects the ranks and makes the first weights. The context must outlive the row.
-/// Collective; throws parallel::AgreedError.
-void prepare(const Context& context, StepRow& row);
+/// Plans the step, takes its memory, connects the ranks and makes the first weights. The context, and the trainer's
+/// observer if there is one, must outlive the row. Collective; throws parallel::AgreedError.
+void prepare(const Context& context, StepRow& row, model::Hooks* observer = nullptr);
 
 /// The same for forward passes alone. The ranks need no connection.
 void prepare_forward(const Context& context, StepRow& row);

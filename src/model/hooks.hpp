@@ -10,7 +10,9 @@
 ///   backward             every unit once, in reverse; the head's begins before its forward pass ends: they are fused
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "model/params.hpp"
 
@@ -18,6 +20,11 @@ namespace tessera::model {
 
 enum class Pass { forward, recompute, backward, inference };
 inline constexpr int kPasses = 4;
+
+constexpr std::string_view name_of(Pass pass) {
+  return std::array<std::string_view, kPasses>{"forward", "recompute", "backward",
+                                               "inference"}[static_cast<std::size_t>(pass)];
+}
 
 class Hooks {
  public:

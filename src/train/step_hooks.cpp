@@ -6,12 +6,6 @@
 
 namespace tessera::train {
 
-namespace {
-
-constexpr std::array<const char*, model::kPasses> kPassNames{"forward", "recompute", "backward", "inference"};
-
-}  // namespace
-
 StepHooks::StepHooks(const Plan& plan, const kernels::Device& exec, parallel::Strategy& strategy,
                      OptimizerStep& optimizer, std::function<void(int)> clear_gradients, model::Hooks* observer)
     : layout_(plan.layout),
@@ -35,7 +29,8 @@ StepHooks::StepHooks(const Plan& plan, const kernels::Device& exec, parallel::St
     }
   }
   for (int pass = 0; pass < model::kPasses; ++pass) {
-    for (const model::UnitSpan& unit : table_.units()) labels_[pass].push_back(kPassNames[pass] + ("/" + unit.label));
+    const std::string name(model::name_of(static_cast<model::Pass>(pass)));
+    for (const model::UnitSpan& unit : table_.units()) labels_[pass].push_back(name + "/" + unit.label);
   }
 }
 

@@ -116,6 +116,9 @@ class Trainer final : public Steps {
   int started() const override { return pipeline_.started(); }
   ValidationSum validate(const data::Sampler& sampler, std::int64_t windows) override;
 
+  /// The instance that steps are enqueued on.
+  const Exec& instance() const { return exec_; }
+
   /// Runs the last step's deferred update (optimizer_step.hpp) and waits for it. Everything below that reads weights or
   /// the optimizer's state calls it.
   void settle() { optimizer_.settle(exec_); }

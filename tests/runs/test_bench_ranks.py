@@ -125,6 +125,27 @@ class Strategies(BenchTest):
             half(by_name[name], "gradients", flat)
         self.assertEqual(by_name["optimizer"]["initial_gradients_bytes"] // flat, 1)
 
+    def test_the_timeline_has_the_passes_by_block_behind_the_gathers_of_their_weights(self):
+        for micro_steps, recompute in ((1, 0), (2, 2)):
+            self.strategy("parameters", "model.num_layers=4", "train.batch_size=4", f"train.micro_batch_size={2 // micro_steps}",
+                          f"train.checkpoint_activations={recompute}", "parallel.reshard_after_forward=true")
+            with h5py.File(self.folder / "result.h5", "r") as file:
+                columns = [file[f"timeline/{name}"] for name in ("lane", "label", "start_ms", "end_ms")]
+                events = list(zip(*(column.asstr()[...] if h5py.check_string_dtype(column.dtype) else column[...] for column in columns)))
+            passes = [event[1:] for event in events if event[0] == "unit"]
+            units = ["embedding", *(f"block.{i:02d}" for i in range(4)), "head"]
+            names = lambda word, every: [f"{word}/{unit}" for unit in every]
+            backward = names("backward", units[::-1]) if not recompute else [
+                "backward/head", *names("recompute", units[3:5]), *names("backward", units[4:2:-1]), *names("recompute", units[1:3]),
+                *names("backward", units[2::-1])]
+            self.assertEqual([label for label, _, _ in passes], (names("forward", units) + backward) * micro_steps)
+            self.assertTrue(all(0 <= start <= end for _, start, end in passes))
+            self.assertTrue(all(end <= start for (_, _, end), (_, start, _) in zip(passes, passes[1:])), passes)
+            for unit in units[1:-1]:
+                gathered = [end for lane, label, _, end in events if lane == "communication" and label == f"params.{unit}"]
+                opened = [start for label, start, _ in passes if label == f"forward/{unit}"]
+                self.assertLess(min(gathered), opened[0], f"the first pass reads the weights of {unit}")
+
     def test_offloaded_state_is_counted_on_the_host(self):
         def memory(offload):
             rows = [self.strategy(name, f"parallel.offload={offload}") for name in ("bucket", "optimizer")]

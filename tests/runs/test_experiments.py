@@ -157,6 +157,15 @@ class Experiments(RunTest):
             self.assertEqual(line.gradients_of(1), 4 * (4 * C * C + 3 * C * F + 2 * C))
             self.assertEqual(line.forward_activations()[0][0].split(".")[-1], "gate_up")
 
+    def test_a_step_of_sharded_weights_is_told_by_block(self):
+        row, = sharding.rows_of_blocks(Results(self.quick("sharding")[1]))
+        blocks = sharding.Blocks(row)
+        self.assertEqual(blocks.units, ["embedding", *(f"block.{i:02d}" for i in range(8)), "head"])
+        self.assertEqual({name for name, *_ in blocks.passes}, {"forward", "backward"})
+        self.assertEqual({name for name, *_ in blocks.transfers}, set(sharding.TRANSFERS))
+        blocks.passes = [("forward", unit, start, start + 2) for start, unit in zip((0, 3, 6), ("embedding", "block.00", "head"))] + [("backward", "head", 8, 9)]
+        self.assertEqual((blocks.between("forward"), blocks.between("backward"), blocks.took("recompute")), (2, 0, "-"))
+
     def test_memory_by_category_is_what_sharding_promises(self):
         columns, rows = sharding.by_category(Results(self.quick("sharding")[1]))
         self.assertEqual(len(rows), 4)
