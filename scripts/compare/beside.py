@@ -1,29 +1,49 @@
-"""PyTorch's attention on the shapes of an experiment, after our rows, in the same call and on the same GPU: `experiment --torch`.
+"""PyTorch beside an experiment's rows, after ours, in the same call and on the same GPU, or both on one core: `experiment --torch`.
 
-A module of scripts/experiments names the backends of torch_worker in PEERS, {number format: backends}. What was measured stays in
-the run, as torch.json, and is not measured again:
+A module of scripts/experiments says what it wants: PEERS, {PyTorch's number format: backends of torch_worker} for rows of attention;
+MODES, in which torch_worker runs the models of the rows of whole steps. TF32 stands beside our fp32. What was measured stays in the run,
+as torch.json, and is not measured again:
 
-    {"pytorch": version, "device": GPU, "shapes": [{"dtype", "B", "H", "T", "D", "causal", backend: {pass: ms} or {"failed": why}}]}
+    {"pytorch": version, "device": GPU or "CPU",
+     "shapes": [{"dtype", "B", "H", "T", "D", "causal", backend: {pass: ms} or {"failed": why}}],
+     "steps": [{"size", "dtype", mode: {part: ms} or {"failed": why}}]}
 """
+import contextlib
 import json
 import math
 import os
 import subprocess
 import sys
 import tomllib
+from typing import NamedTuple
 
 from compare.sides import ON_ONE_GPU, Failed, Torch
+from compare.steps import compiled_side_by_side
+from experiments.parts import size_of
 from launching import Refusal
 
 FILE = "torch.json"
 PASSES = ("forward", "backward", "both")
+PARTS = ("forward", "forward_backward", "step")
 SHAPE = ("dtype", "B", "H", "T", "D", "causal")
 TIMING = ("repeats", "warmup", "warmup_ms", "rest_ms", "row_limit_s")  # keys of [bench] that both sides follow
+FORMATS = {"fp32": ("fp32", "tf32"), "bf16": ("bf16",)}  # PyTorch's beside each of ours
+ATTENTION = {"fp32": ("EAGER", "STORED", "EFFICIENT", "FLASH"), "tf32": ("EAGER", "STORED"), "bf16": ("EAGER", "STORED", "EFFICIENT", "FLASH")}
+STEPS = {"eager": "eager", "default": "compiled", "reduce-overhead": "compiled, graphs"}  # torch_worker's modes, as tables name them
+GPU_ONLY = ("tf32", "EFFICIENT", "reduce-overhead")
+# A table's columns of attention: the backends of which the fastest counts, and PyTorch's format beside each of ours
+SAME = {dtype: dtype for dtype in FORMATS}
+COLUMNS = {"stored scores": (("EAGER",), SAME), "compiled": (("STORED",), SAME), "fused": (("EFFICIENT", "FLASH"), SAME),
+           "memory-efficient": (("EFFICIENT",), {"bf16": "bf16"}), "TF32, stored scores": (("EAGER",), {"fp32": "tf32"}),
+           "TF32, compiled": (("STORED",), {"fp32": "tf32"})}
+TOGETHER = 60e9  # bytes of weights, gradients and moments of models that are compiled at the same time
 ENVIRONMENT = 3
 
 
-def rows_of_attention(results):
-    return [row for row in results.rows if math.isfinite(row.get("B", math.nan))]
+# --- what stands beside
+
+def has_peers(chapter):
+    return hasattr(chapter, "PEERS") or hasattr(chapter, "MODES")
 
 
 def shape_of(row):
@@ -40,54 +60,182 @@ def found(results):
     return results.beside
 
 
-def ms(results, row, backend, name):
-    """PyTorch's time of a pass on a row's shape [ms]; NaN where it was not measured, or failed."""
-    if not found(results):
-        return math.nan
-    return results.beside_by_shape.get(tuple(shape_of(row).values()), {}).get(backend, {}).get(name, math.nan)
-
-
 def version(results):
     """"PyTorch 2.11.0+cu130" of what stands beside; "" where nothing does."""
     return f"PyTorch {found(results)['pytorch']}" if found(results) else ""
 
 
-def python_with_torch():
-    """(path, PyTorch's version, GPU): of TESSERA_PYTHON, or of the Python that runs this."""
+def columns(results, *wanted):
+    """Those of COLUMNS (of `wanted`) of which a shape was measured."""
+    shapes = found(results).get("shapes", ())
+    return [name for name, (backends, formats) in COLUMNS.items() if name in (wanted or COLUMNS)
+            and any(each["dtype"] in formats.values() and any(backend in each for backend in backends) for each in shapes)]
+
+
+def ms(results, row, column, name):
+    """PyTorch's time of a pass on a row's shape, by one of COLUMNS [ms]; NaN where it was not measured, or failed."""
+    backends, formats = COLUMNS[column]
+    found(results)
+    each = results.beside_by_shape.get((formats.get(row["dtype"]), *tuple(shape_of(row).values())[1:]), {})
+    return min((each[backend][name] for backend in backends if name in each.get(backend, {})), default=math.nan)
+
+
+def step_tables(results):
+    """[(columns, rows)] of whole steps, each beside our fastest of the same size and number format; [] where none was measured."""
+    ours = {}
+    for row in results.rows:
+        if math.isfinite(row.get("step_ms", math.nan)):
+            key = size_of(row), row["precision.compute"]
+            ours[key] = min(ours.get(key, math.inf), row["step_ms"])
+    rows = []
+    for each in found(results).get("steps", ()):
+        for mode in (mode for mode in STEPS if mode in each):
+            times = [each[mode].get(part, math.nan) for part in PARTS]
+            own = ours.get((each["size"], each["dtype"]), math.nan)
+            rows.append([each["size"], each["dtype"], STEPS[mode], *times, own, times[-1] / own, each[mode].get("failed", "ok")])
+    return [(["size", "compute", "PyTorch", "forward, ms", "forward + backward, ms", "step, ms", "ours, step, ms", "PyTorch / ours", "outcome"], rows)] if rows else []
+
+
+# --- measuring it
+
+class Python(NamedTuple):
+    path: str
+    version: str  # of its PyTorch
+    device: str   # a GPU's name, or "CPU"
+
+    @property
+    def has_gpu(self):
+        return self.device != "CPU"
+
+    def worker(self):
+        return Torch(python=self.path, env=environment(self.has_gpu))
+
+    def existing(self, names):
+        return [name for name in names if self.has_gpu or name not in GPU_ONLY]
+
+
+def environment(on_gpu):
+    """One GPU; or none and as many threads as scripts/run gives a rank."""
+    return ON_ONE_GPU if on_gpu else {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+
+
+def python_with_torch(on_gpu):
+    """TESSERA_PYTHON, or the Python that runs this. `on_gpu`: where our rows run."""
     path = os.environ.get("TESSERA_PYTHON", sys.executable)
     asks = "import torch; print(torch.__version__); print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
-    answer = subprocess.run([path, "-c", asks], capture_output=True, text=True, env=ON_ONE_GPU)
+    answer = subprocess.run([path, "-c", asks], capture_output=True, text=True, env=environment(on_gpu))
     if answer.returncode != 0:
         raise Refusal(ENVIRONMENT, f"--torch: {path} has no PyTorch; name a Python that has it in TESSERA_PYTHON")
     torch, device = (answer.stdout.splitlines() + ["", ""])[:2]
-    if not device:
+    if on_gpu and not device:
         raise Refusal(ENVIRONMENT, f"--torch: the PyTorch {torch} of {path} sees no GPU")
-    return path, torch, device
+    return Python(path, torch, device or "CPU")
 
 
-def measure(results, peers, python):
-    """Adds the shapes that torch.json lacks; a shape is kept as soon as it has run."""
-    path, torch, device = python
-    rows = rows_of_attention(results)
+def measure(results, chapter, python):
+    """Adds what torch.json lacks; a shape, or a model, is kept as soon as it has run. What PyTorch has on GPUs alone, if it was left out."""
+    kept = {"pytorch": python.version, "device": python.device, **found(results)}
+    if (kept["pytorch"], kept["device"]) != (python.version, python.device):
+        raise Refusal(ENVIRONMENT, f"--torch: {results.output / FILE} has PyTorch {kept['pytorch']} on {kept['device']}, here is {python.version} on "
+                      f"{python.device}: delete it to measure again")
+    peers, modes = getattr(chapter, "PEERS", {}), getattr(chapter, "MODES", ())
+    keep = lambda: (results.output / FILE).write_text(json.dumps(kept, indent=1) + "\n")
+    formats = python.existing(dict.fromkeys(theirs for every in FORMATS.values() for theirs in every))
+    backends = {dtype: python.existing(names) for dtype, names in peers.items() if dtype in formats}
+    measure_attention(results, backends, python, kept.setdefault("shapes", []), keep)
+    measure_steps(results, formats, python.existing(modes), python, kept.setdefault("steps", []), keep)
+    del results.beside
+    asked = [name for name in GPU_ONLY if name in (*modes, *(("tf32",) if modes else ()), *peers, *(name for names in peers.values() for name in names))]
+    return [name for name in asked if not python.existing([name])]
+
+
+def measure_attention(results, backends, python, stored, keep):
+    rows = [row for row in results.rows if math.isfinite(row.get("B", math.nan))] if backends else []
+    if not rows:
+        return
     with rows[0].file() as file:
         bench = tomllib.loads(file["info"].attrs["deck"])["bench"]
-    timing = {key: bench[key] for key in TIMING}
-    kept = found(results)
-    if kept and (kept["pytorch"], kept["device"]) != (torch, device):
-        raise Refusal(ENVIRONMENT, f"--torch: {results.output / FILE} has PyTorch {kept['pytorch']} on {kept['device']}, here is {torch} on {device}: "
-                      "delete it to measure again")
-    shapes = [shape for shape in {tuple(shape_of(row).items()): None for row in rows}
-              if dict(shape)["dtype"] in peers and tuple(value for _, value in shape) not in results.beside_by_shape]
-    stored = kept.get("shapes", [])
-    worker = Torch(python=path)
+    found(results)
+    missing = []  # (entry, the backends that it lacks)
+    for shape in map(dict, {tuple(shape_of(row).items()): None for row in rows}):
+        for theirs in FORMATS.get(shape["dtype"], ()):
+            case = {**shape, "dtype": theirs}
+            entry = results.beside_by_shape.get(tuple(case.values()), case)
+            if lacking := [backend for backend in backends.get(theirs, ()) if backend not in entry]:
+                missing.append((entry, lacking))
+    worker = python.worker()
     try:
-        for shape in map(dict, shapes):
+        for entry, lacking in missing:
             try:
-                answer, = worker.ask(do="attention", cases=[shape], backends=peers[shape["dtype"]], passes=PASSES, timing=timing)
+                answer, = worker.ask(do="attention", cases=[{key: entry[key] for key in SHAPE}], backends=lacking, passes=PASSES,
+                                     timing={key: bench[key] for key in TIMING})
             except Failed as fault:  # its process died; the next shape starts another
-                answer = {backend: {"failed": str(fault)} for backend in peers[shape["dtype"]]}
-            stored.append({**shape, **answer})
-            (results.output / FILE).write_text(json.dumps({"pytorch": torch, "device": device, "shapes": stored}, indent=1) + "\n")
+                answer = {backend: {"failed": str(fault)} for backend in lacking}
+            if not any(each is entry for each in stored):
+                stored.append(entry)
+            entry.update(answer)
+            keep()
     finally:
         worker.stop()
-    del results.beside
+
+
+def models_of(results):
+    """{(size, PyTorch's format): (torch_worker's model, torch_worker's step)} of the rows of whole steps that have run."""
+    models = {}
+    for row in results.rows:
+        if not (row.has_file and math.isfinite(row.get("step_ms", math.nan))):
+            continue
+        with row.file() as file:
+            deck = tomllib.loads(file["info"].attrs["deck"])
+        shape = deck["model"]
+        for theirs in FORMATS.get(row["precision.compute"], ()):
+            models.setdefault((size_of(row), theirs),
+                              ({"size": size_of(row), "dtype": theirs, "V": shape["vocab_size"], "T": shape["context_length"], "B": deck["train"]["batch_size"],
+                                "C": shape["d_model"], "F": shape["d_ff"], "L": shape["num_layers"], "H": shape["num_heads"]},
+                               {"clips": deck["optimizer"]["clip_norm"] > 0, "repeats": deck["bench"]["repeats"]}))
+    return models
+
+
+def batches(models):
+    """Models in their order, as many at a time as fit on a GPU together while they are compiled."""
+    batch, room = {}, TOGETHER
+    for key, model in models.items():
+        needs = 16 * (2 * model["V"] * model["C"] + model["L"] * (4 * model["C"]**2 + 3 * model["C"] * model["F"]))
+        if batch and needs > room:
+            yield batch
+            batch, room = {}, TOGETHER
+        batch[key] = model
+        room -= needs
+    if batch:
+        yield batch
+
+
+def measure_steps(results, formats, modes, python, stored, keep):
+    models = models_of(results) if modes else {}
+    done = {(each["size"], each["dtype"]) for each in stored}
+    for batch in batches({key: model for key, (model, _) in models.items() if key[1] in formats and key not in done}):
+        with contextlib.redirect_stdout(sys.stderr):
+            workers, reasons = compiled_side_by_side(batch, modes, python.worker)
+        for key in batch:
+            times = step_times(workers[key], modes, models[key][1]) if key in workers else {mode: {"failed": reasons[key]} for mode in modes}
+            stored.append({"size": key[0], "dtype": key[1], **times})
+            keep()
+
+
+def step_times(worker, modes, timing):
+    """{mode: {part: ms} or {"failed": why}}; ends the worker."""
+    times = {}
+    try:
+        for mode in modes:
+            try:
+                if not times:
+                    worker.ask(do="wake")
+                elif worker.process is None:  # another would have no model
+                    raise Failed("its process had ended")
+                answer = worker.ask(do="step", mode=mode, **timing)
+                times[mode] = {part: answer[part] for part in PARTS if part in answer}
+            except Failed as fault:
+                times[mode] = {"failed": str(fault)}
+    finally:
+        worker.stop()
+    return times

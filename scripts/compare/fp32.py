@@ -7,7 +7,7 @@ torch.compile's with "reduce-overhead". TF32: precision.compute = "tf32", and al
 import math
 
 from compare.sides import Failed, Ours, deck, lowest, median, numbers, ratio_text, words
-from compare.steps import Size, compiled_side_by_side, ratios
+from compare.steps import Size, compiled_side_by_side, course_model, ratios
 from experiments import table
 
 PASSES = ("forward", "backward")
@@ -161,7 +161,7 @@ def step_repeats(quick):
 def steps(ours, report, rounds, quick, sizes):
     rows = []
     for name in sizes:
-        workers = compiled_side_by_side({dtype: (name, dtype) for dtype in STEPS}, (MODE,))
+        workers, _ = compiled_side_by_side({dtype: course_model(name, dtype) for dtype in STEPS}, (MODE,))
         for dtype in STEPS:
             rows.append(measured_step(name, dtype, ours, workers.get(dtype), report, rounds, quick))
             report.keep("fp32.steps", rows)

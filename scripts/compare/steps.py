@@ -50,34 +50,36 @@ def gpt2(ours, torch, report, quick):
     report.keep("gpt2", data)
 
 
-def compiled_side_by_side(models, modes=MODES):
-    """{key: a PyTorch process that has compiled its model in all modes} of {key: (size, number format)}: compiling takes
-    minutes of one core each."""
+def course_model(size, dtype):
+    """A model of the course, as torch_worker's `model` wants it."""
+    C, F, L, H = SIZES[size]
+    return {"size": size, "dtype": dtype, "V": 10000, "T": 512, "B": 4, "C": C, "F": F, "L": L, "H": H}
+
+
+def compiled_side_by_side(models, modes=MODES, make_worker=Torch):
+    """{key: a PyTorch process that has compiled its model in all modes} of {key: model}: compiling takes minutes of one
+    core each. A model that runs in no mode is told and left out; why: the second result, {key: reason}."""
     begin = time.perf_counter()
-    workers = {key: Torch() for key in models}
+    workers, reasons = {key: make_worker() for key in models}, {}
 
     def on_all(work):
         for key in list(workers):
-            size, dtype = models[key]
             try:
-                work(size, dtype, workers[key])
+                work(models[key], workers[key])
             except Failed as reason:
-                print(f"  torch.compile of {size} in {dtype}: {reason}", flush=True)
+                print(f"  torch.compile of {models[key]['size']} in {models[key]['dtype']}: {reason}", flush=True)
                 workers.pop(key).stop()
+                reasons[key] = str(reason)
 
-    def begin_compiling(size, dtype, worker):
-        C, F, L, H = SIZES[size]
-        worker.send(do="model", V=10000, T=512, B=4, C=C, F=F, L=L, H=H, modes=modes, dtype=dtype)
-
-    def wait_for(size, dtype, worker):
+    def wait_for(model, worker):
         answer = worker.receive()
-        print(f"  torch.compile of {size} in {dtype}: ready after {time.perf_counter() - begin:.0f} s", flush=True)
+        print(f"  torch.compile of {model['size']} in {model['dtype']}: ready after {time.perf_counter() - begin:.0f} s", flush=True)
         for fault in answer["faults"]:
-            print(f"  torch.compile of {size} in {dtype}, {fault}", flush=True)
+            print(f"  torch.compile of {model['size']} in {model['dtype']}, {fault}", flush=True)
 
-    on_all(begin_compiling)
+    on_all(lambda model, worker: worker.send(do="model", modes=modes, **model))
     on_all(wait_for)
-    return workers
+    return workers, reasons
 
 
 class Size:
@@ -120,7 +122,7 @@ class Size:
 
 def steps(ours, report, rounds, quick, sizes, deadline):
     """`deadline`: of time.perf_counter(); no round begins that would not end before it, by the longest one so far."""
-    workers = compiled_side_by_side({size: (size, "bf16") for size in sizes})
+    workers, _ = compiled_side_by_side({size: course_model(size, "bf16") for size in sizes})
     print(STEP_HEADER)
     data, longest = {}, 0.0
     for name in sizes:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's side of a comparison on a GPU, as a process of its own, ended when its memory is needed.
+"""PyTorch's side of a comparison, as a process of its own, ended when its memory is needed: on a GPU, or where it sees none on a CPU.
 
 Reads one JSON object per line from stdin and answers each with one line on stdout. Both sides of a comparison take
 turns in one call; this process keeps its models and compiled code between its turns, and works only when asked.
@@ -11,7 +11,7 @@ turns in one call; this process keeps its models and compiled code between its t
     {"do": "step", "mode": m, "clips": b, "repeats": n}   times it; modes are "eager" and those of torch.compile
     {"do": "stop"}
 
-Every time is taken with events of the GPU around a call, many calls in the queue at once, medians in milliseconds.
+Every time is taken with events of the GPU around a call, many calls in the queue at once, or by the clock of a CPU; medians in milliseconds.
 """
 import json
 import math
@@ -27,19 +27,40 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 BACKENDS = {"FLASH": SDPBackend.FLASH_ATTENTION, "CUDNN": SDPBackend.CUDNN_ATTENTION, "MATH": SDPBackend.MATH,
             "EFFICIENT": SDPBackend.EFFICIENT_ATTENTION}
 EAGER, STORED = "EAGER", "STORED"  # two more, which store the scores: as written, and compiled, which fuses what is not a product
+IS_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if IS_GPU else "cpu"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
 
 
+def fence():
+    if IS_GPU:
+        torch.cuda.synchronize()
+
+
+class HostMark:
+    """A moment on a CPU, where a call returns when its work is done; used as an event of a GPU is."""
+
+    def record(self):
+        self.s = time.perf_counter()
+
+    def elapsed_time(self, later):
+        return 1e3 * (later.s - self.s)
+
+
+def marks_of(count):
+    return [torch.cuda.Event(enable_timing=True) if IS_GPU else HostMark() for _ in range(count)]
+
+
 def timed(call, repeats, warmup, warmup_ms, rest_ms, row_limit_s):
-    """Median milliseconds of `call` on the GPU, measured as time_repeats of our bench jobs does."""
+    """Median milliseconds of `call`, measured as time_repeats of our bench jobs does."""
     call()  # makes plans, allocates memory
-    torch.cuda.synchronize()
+    fence()
     time.sleep(1e-3 * rest_ms)
     begin, once_s, count = time.perf_counter(), math.inf, 2  # this call, and the one that the repeats wait behind
     while count < warmup or 1e3 * (time.perf_counter() - begin) < warmup_ms:
         before = time.perf_counter()
         call()
-        torch.cuda.synchronize()
+        fence()
         once_s = min(once_s, time.perf_counter() - before)
         count += 1
     if once_s * repeats > row_limit_s:
@@ -50,12 +71,12 @@ def timed(call, repeats, warmup, warmup_ms, rest_ms, row_limit_s):
 
 def queued(call, repeats):
     """Milliseconds of each call, by events around it, all in the queue."""
-    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    marks = list(zip(marks_of(repeats), marks_of(repeats)))
     for first, last in marks:
         first.record()
         call()
         last.record()
-    torch.cuda.synchronize()
+    fence()
     return [first.elapsed_time(last) for first, last in marks]
 
 
@@ -63,12 +84,12 @@ def spaced(call, repeats, warmup):
     """Median milliseconds from the end of one call to the end of the next, as steps of a run follow each other."""
     for _ in range(warmup):
         call()
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    marks = marks_of(repeats + 1)
     marks[0].record()
     for mark in marks[1:]:
         call()
         mark.record()
-    torch.cuda.synchronize()
+    fence()
     return statistics.median(a.elapsed_time(b) for a, b in zip(marks, marks[1:]))
 
 
@@ -77,8 +98,8 @@ def spaced(call, repeats, warmup):
 def tensors_of(case, dtype):
     shape = (case["B"], case["H"], case["T"], case["D"])
     torch.manual_seed(1)
-    q, k, v = (torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
-    return q, k, v, torch.randn(shape, device="cuda", dtype=dtype)
+    q, k, v = (torch.randn(shape, device=DEVICE, dtype=dtype, requires_grad=True) for _ in range(3))
+    return q, k, v, torch.randn(shape, device=DEVICE, dtype=dtype)
 
 
 def stored_attention(q, k, v, causal):
@@ -229,7 +250,7 @@ class Training:
     are gone when the next step begins: each step drops them and says so before its forward pass.
     """
 
-    def __init__(self, request, device="cuda"):
+    def __init__(self, request, device=DEVICE):
         torch.manual_seed(1)
         dtype = request.get("dtype", "bf16")
         torch.set_float32_matmul_precision("highest" if dtype == "fp32" else "high")
@@ -246,7 +267,7 @@ class Training:
         """Runs the model once, which compiles it."""
         self.run = torch.compile(self.model, mode=mode)
         self.forward_backward()
-        torch.cuda.synchronize()
+        fence()
         self.drop_gradients()
         self.runs[mode] = self.run
 
@@ -282,7 +303,7 @@ training = None
 
 
 def model(request):
-    """Compiles the model in each mode by running it once, then takes its memory off the GPU.
+    """Compiles the model in each mode but "eager" by running it once, then takes its memory off the GPU.
 
     {"seconds": that took, "parameters": n, "faults": ["mode: why it cannot be timed, or not as what it is"]}
     """
@@ -291,6 +312,8 @@ def model(request):
     training = Training(request)
     faults = []
     for mode in request["modes"]:
+        if mode in training.runs:
+            continue
         try:
             training.compile(mode)
         except Exception as fault:  # the other modes can still be timed
@@ -298,7 +321,7 @@ def model(request):
             faults.append(f"{mode}: {said(fault)}")
     if skipped := torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]:
         faults.append(f"reduce-overhead: {skipped} graphs were not recorded, so that it is slower than it could be")
-    if len(training.runs) == 1:
+    if not training.runs.keys() & request["modes"]:
         raise RuntimeError("; ".join(faults))
     training.model.to("cpu")
     torch.cuda.empty_cache()
@@ -310,8 +333,8 @@ free_before = 0  # bytes of the GPU's memory before this process takes its own
 
 def wake(_):
     global free_before
-    free_before = torch.cuda.mem_get_info()[0]
-    training.model.to("cuda")
+    free_before = torch.cuda.mem_get_info()[0] if IS_GPU else 0
+    training.model.to(DEVICE)
     training.make_optimizer()
     training.run = training.runs.get("default", training.model)
     training.step()
@@ -320,17 +343,19 @@ def wake(_):
 
 
 def step(request):
-    """{"step": ms, "peak_mib": tensors alone, "taken_mib": of the GPU's memory}; clipped, in the default mode and eager
+    """{"step": ms; on a GPU "peak_mib": tensors alone, "taken_mib": of its memory}; clipped, in the default mode and eager
     also "forward_backward" and "forward" (a graph of a forward pass alone would be another graph)."""
     mode, repeats = request["mode"], request["repeats"]
     if mode not in training.runs:
         raise RuntimeError(f"the model was not compiled in the mode {mode}")
     training.run = training.runs[mode]
     is_recorded = mode == "reduce-overhead"
-    torch.cuda.reset_peak_memory_stats()
+    if IS_GPU:
+        torch.cuda.reset_peak_memory_stats()
     answer = {"step": spaced(lambda: training.step(request["clips"]), repeats, 6 if is_recorded else 3)}  # records in the first ones
-    answer["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
-    answer["taken_mib"] = (free_before - torch.cuda.mem_get_info()[0]) / 2**20
+    if IS_GPU:
+        answer["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
+        answer["taken_mib"] = (free_before - torch.cuda.mem_get_info()[0]) / 2**20
     if request["clips"] and not is_recorded:
         answer["forward_backward"] = spaced(training.forward_backward, repeats, 1)
         answer["forward"] = spaced(training.forward, repeats, 1)

@@ -9,37 +9,27 @@ from experiments.parts import log_axis
 
 WIDTHS = dict(zip((16, 32, 64, 128), (BLUE, ORANGE, GREEN, PURPLE)))
 T, D, KERNEL, DTYPE = "bench.length", "bench.head_width", "implementation", "dtype"
-PEERS = {"bf16": ("EAGER", "STORED", "FLASH"), "fp32": ("EAGER", "STORED", "EFFICIENT")}
+PEERS = beside.ATTENTION
 
 
 def variation(results, name):
     return [row for row in results.rows if row.name.startswith(name + "_")]
 
 
-def peers(results, row, backends, passes):
-    """PyTorch's cells of a row; none where it was not measured."""
-    return [beside.ms(results, row, backend, name) for backend in backends for name in passes] if beside.found(results) else []
-
-
-def peer_columns(results, *names):
-    return [f"PyTorch, ms: {names[0]}", *names[1:]] if beside.found(results) else []
-
-
 def tables(results):
     passes = ("forward", "backward")
-    yield (["D", "T", "forward, ms", "backward, ms",
-            *peer_columns(results, "stored scores, forward", "backward", "compiled, forward", "backward"),
-            "kept before backward, MiB", "needed, MiB", "outcome"],
-           [[row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], *peers(results, row, PEERS["fp32"][:2], passes),
+    stored = beside.columns(results, "stored scores", "compiled", "TF32, stored scores", "TF32, compiled")
+    yield (["D", "T", "forward, ms", "backward, ms", *(title for column in stored for title in (f"PyTorch, {column}, ms: forward", "backward")), "kept before backward, MiB", "needed, MiB", "outcome"],
+           [[row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], *(beside.ms(results, row, column, name) for column in stored for name in passes),
              row["memory_mib"], row["peak_mib"], row.outcome] for row in variation(results, "course")])
-    rows, kernels = [], variation(results, "kernels")
+    rows, kernels, every = [], variation(results, "kernels"), beside.columns(results)
     for row in kernels:
         base = results.one(kernels, implementation="standard", dtype=row[DTYPE], bench__head_width=row[D], bench__length=row[T])
         rows.append([row[KERNEL], row[DTYPE], row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], row["both_mean_ms"],
-                     base["both_mean_ms"] / row["both_mean_ms"], *peers(results, row, PEERS[row[DTYPE]], ("both",)), row["memory_mib"],
+                     base["both_mean_ms"] / row["both_mean_ms"], *(beside.ms(results, row, column, "both") for column in every), row["memory_mib"],
                      row["peak_mib"], row.outcome])
     yield (["kernel", "dtype", "D", "T", "forward, ms", "backward, ms", "both, ms", "speed-up",
-            *peer_columns(results, "stored scores, both", "compiled", "fused"), "kept, MiB", "needed, MiB", "outcome"], rows)
+            *(f"PyTorch, {column}, ms: both" for column in every), "kept, MiB", "needed, MiB", "outcome"], rows)
 
 
 def page_tables(results):
@@ -54,7 +44,8 @@ def line(axes, rows, quantity, **style):
     rows = sorted(rows, key=lambda row: row[T])
     x, y = np.array([row[T] for row in rows]), np.array([row[quantity] for row in rows])
     lost = np.array([row.outcome != "ok" for row in rows])
-    axes.plot(x[~lost], y[~lost], marker="o", markersize=3.5, linewidth=1.5, **style)
+    spread = np.array([row.get(quantity.replace("_mean_", "_std_"), 0) if "_mean_" in quantity else 0 for row in rows])
+    axes.errorbar(x[~lost], y[~lost], yerr=np.minimum(spread, 0.9 * y)[~lost], marker="o", markersize=3.5, linewidth=1.5, capsize=2, **style)
     if lost.any() and quantity == "memory_mib":
         axes.plot(x[lost], y[lost], marker="x", linestyle="", color=style["color"])
 
@@ -77,7 +68,7 @@ def draw(results):
                 if rows := [row for row in kernels if (row[D], row[KERNEL], row[DTYPE]) == (width, kernel, dtype)]:
                     line(axes, rows, quantity, color=colour, linestyle=dash, label=f"{kernel}, {dtype}")
         axes.set_title(title)
-        plotting.aside(axes, f"D {width:.0f}, causal" if kernels and quantity == "forward_mean_ms" else "tiled is as flash2")
+        plotting.aside(axes, f"D {width:.0f}, causal" if kernels and quantity == "forward_mean_ms" else "tiled is as flash2" if quantity == "memory_mib" else "")
     for line_of in panels:
         for axes in line_of:
             axes.set_xscale("log", base=2)

@@ -11,7 +11,8 @@ from experiments.table import number, spread
 T, D, KERNEL, SIZE, FORMAT = "bench.length", "bench.head_width", "implementation", "model.size", "precision.compute"
 VARIANTS = {"plain": SKY, "fused": BLUE, "graph": ORANGE}
 PARTS = ("forward", "forward_backward", "step")
-PEERS = {"fp32": ("STORED", "EFFICIENT")}  # of attention alone; of whole steps bench/step_gpu has them
+PEERS = {dtype: beside.ATTENTION[dtype] for dtype in ("fp32", "tf32")}
+MODES = tuple(beside.STEPS)
 WIDTHS = dict(zip((16, 32, 64, 128), (BLUE, ORANGE, GREEN, PURPLE)))
 
 
@@ -37,14 +38,15 @@ def tables(results):
     def both(name, pair):
         return [spread(row[f"{name}_mean_ms"], row[f"{name}_std_ms"]) for row in pair] + [pair[0][f"{name}_mean_ms"] / pair[1][f"{name}_mean_ms"]]
 
-    has_torch = bool(beside.found(results))
-    theirs = ["torch.compile, stored scores, ms: forward", "and backward", "fused, ms: forward", "and backward"] if has_torch else []
-    peers = lambda row: [beside.ms(results, row, backend, name) for backend in PEERS["fp32"] for name in ("forward", "both")] if has_torch else []
+    columns = beside.columns(results)
+    theirs = [title for column in columns for title in (f"PyTorch, {column}, ms: forward", "and backward")]
+    peers = lambda row: [beside.ms(results, row, column, name) for column in columns for name in ("forward", "both")]
     yield (["D", "T", "forward: standard, ms", "flash2, ms", "speed-up", "and backward: standard, ms", "flash2, ms", "speed-up", *theirs, "standard"],
            [[pair[0][D], pair[0][T], *both("forward", pair), *both("both", pair), *peers(pair[1]), pair[0].outcome] for pair in attention(results)])
     yield (["size", "compute", "step", "forward, ms", "forward + backward, ms", "step, ms", "speed-up of the step", "outcome"],
            [[row[SIZE], row[FORMAT], variant_of(row), *(spread(row[f"{part}_mean_ms"], row[f"{part}_std_ms"]) for part in PARTS),
              plain["step_mean_ms"] / row["step_mean_ms"] if plain else np.nan, row.outcome] for row, plain in model(results)])
+    yield from beside.step_tables(results)
 
 
 def draw_attention(axes, results, name):
@@ -52,8 +54,9 @@ def draw_attention(axes, results, name):
         pairs = [pair for pair in attention(results) if pair[0][D] == width]
         for number, (kernel, dash) in enumerate((("standard", "--"), ("flash2", "-"))):
             if pairs:
-                axes.plot([pair[number][T] for pair in pairs], [pair[number][f"{name}_mean_ms"] for pair in pairs], linestyle=dash,
-                          color=colour, marker="o", markersize=3.5, linewidth=1.5, label=f"{kernel}, D {width}")
+                axes.errorbar([pair[number][T] for pair in pairs], [pair[number][f"{name}_mean_ms"] for pair in pairs],
+                              yerr=[pair[number][f"{name}_std_ms"] for pair in pairs], linestyle=dash, color=colour, marker="o", markersize=3.5,
+                              linewidth=1.5, capsize=2, label=f"{kernel}, D {width}")
     axes.set_xlabel("tokens T")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))

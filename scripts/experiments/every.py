@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+from compare import beside
 from experiments import table
 from experiments.homes import homes, module_of
 from launching import STOPPED
@@ -48,7 +49,7 @@ def run_all(script, names, words, place, publishes, with_torch=False):
     rows, worst, first = [], FINISHED, time.monotonic()
     for name in names:
         start = time.monotonic()
-        torch = ["--torch"] if with_torch and hasattr(module_of(name), "PEERS") else []
+        torch = ["--torch"] if with_torch and beside.has_peers(module_of(name)) else []
         code, outcome = outcome_of(script, name, [*words, *torch], Path(place) / name, publishes)
         rows.append([name, outcome, f"{time.monotonic() - start:.0f}"])
         worst = worst or (code if code != ENVIRONMENT else FINISHED)

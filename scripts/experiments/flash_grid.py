@@ -8,8 +8,7 @@ from plotting import BLUE, GREEN, ORANGE, SKY, VERMILION
 from experiments.parts import legend_beside, log_axis
 
 T, D, KERNEL, DTYPE = "bench.length", "bench.head_width", "attention.kernel", "bench.dtype"
-PEERS = {"bf16": ("EAGER", "STORED", "FLASH"), "fp32": ("EAGER", "STORED", "EFFICIENT")}
-FUSED = {dtype: backends[-1] for dtype, backends in PEERS.items()}
+PEERS = beside.ATTENTION
 PASSES = ("forward", "backward", "both")
 
 
@@ -20,18 +19,16 @@ def pairs(results):
 
 
 def tables(results):
-    has_torch = bool(beside.found(results))
+    theirs = beside.columns(results)
     columns = ["format", "D", "T", *(f"{side}{name}, ms" for side in ("standard: ", "flash: ") for name in PASSES), "speed-up"]
-    theirs = ("stored scores", "compiled", "fused")
-    if has_torch:
+    if theirs:
         columns += [f"PyTorch, both, ms: {theirs[0]}", *theirs[1:], "fused / flash"]
     rows = []
     for standard, flash in pairs(results):
         line = [standard[DTYPE], standard[D], standard[T], *(row[f"{name}_ms"] for row in (standard, flash) for name in PASSES),
                 standard["both_ms"] / flash["both_ms"]]
-        if has_torch:
-            peers = [beside.ms(results, flash, backend, "both") for backend in PEERS[standard[DTYPE]]]
-            line += [*peers, peers[-1] / flash["both_ms"]]
+        if theirs:
+            line += [*(beside.ms(results, flash, column, "both") for column in theirs), beside.ms(results, flash, "fused", "both") / flash["both_ms"]]
         rows.append([*line, standard.outcome if standard.outcome != "ok" else flash.outcome])
     yield [*columns, "outcome"], rows
 
@@ -46,10 +43,8 @@ def draw(results):
             chosen = [pair for pair in shapes if (pair[0][DTYPE], pair[0][D]) == (dtype, width)]
             x = np.array([row[T] for row, _ in chosen])
             sides = [("stored scores", VERMILION, [row["both_ms"] for row, _ in chosen]), ("flash", BLUE, [row["both_ms"] for _, row in chosen])]
-            if beside.found(results):
-                eager, compiled, fused = PEERS[dtype]
-                sides += [(f"PyTorch, {name}", colour, [beside.ms(results, row, backend, "both") for _, row in chosen])
-                          for name, colour, backend in (("stored", ORANGE, eager), ("compiled", SKY, compiled), ("fused", GREEN, fused))]
+            sides += [(f"PyTorch, {name}", colour, [beside.ms(results, row, name, "both") for _, row in chosen])
+                      for name, colour in (("stored scores", ORANGE), ("compiled", SKY), ("fused", GREEN)) if name in beside.columns(results)]
             for name, colour, times in sides:
                 axes.plot(x, times, marker="o", markersize=3, linewidth=1.4, color=colour, label=name)
             axes.set_title(f"{dtype}, D {width:.0f}")

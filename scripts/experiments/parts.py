@@ -3,6 +3,11 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 
+def size_of(row):
+    """Of a model: its name, or where it has none what the row's name begins with."""
+    return row.name.split("_")[0] if row["model.size"] in ("", "custom") else row["model.size"]
+
+
 def log_axis(axis):
     """A logarithmic axis whose numbers are written out: 0.1, 1, 20; as it is where nothing is drawn, which has no logarithm."""
     limits = axis.axes.dataLim

@@ -1,17 +1,15 @@
 """Times of forward, forward and backward, and the step, by size and number format."""
 import matplotlib.pyplot as plt
 import numpy as np
+from compare import beside
 from plotting import BLUE, GREEN, ORANGE, SKY, VERMILION
 
-from experiments.parts import log_axis
+from experiments.parts import log_axis, size_of
 from experiments.table import spread
 
 PARTS = ("forward", "forward_backward", "step")
 SHARES = {"forward": SKY, "backward": BLUE, "optimizer": GREEN}
-
-
-def size_of(row):
-    return row.name.split("_")[0] if row["model.size"] in ("", "custom") else row["model.size"]
+MODES = tuple(beside.STEPS)
 
 
 def has_steps(row):
@@ -27,7 +25,7 @@ def tables(results):
         forward, both, step = (spread(row[f"{part}_mean_ms"], row[f"{part}_std_ms"]) for part in PARTS)
         rows.append([size_of(row), row["precision.compute"], 1e-6 * row["parameters"], forward, parts["backward"], parts["optimizer"], both, step,
                      row["tokens_per_s"], 100 * row["mfu"], row.outcome if has_steps(row) else f"{row.outcome}, forward alone"])
-    return [(columns, rows)]
+    return [(columns, rows), *beside.step_tables(results)]
 
 
 def parts_of(row):

@@ -100,7 +100,7 @@ class Compare(RunTest):
             round = lambda self, number: rounds.append(number)
             vanilla = lambda self: rounds.append("vanilla")
 
-        with unittest.mock.patch.multiple(steps, Size=Size, compiled_side_by_side=lambda _: {}), \
+        with unittest.mock.patch.multiple(steps, Size=Size, compiled_side_by_side=lambda _: ({}, {})), \
                 unittest.mock.patch.object(steps.time, "perf_counter", clock), \
                 contextlib.redirect_stdout(io.StringIO()) as printed:
             report = self.report()

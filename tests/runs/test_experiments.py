@@ -22,7 +22,7 @@ from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import every, flash_ladder, hbm, launch, memory_2p7b, ncu, profile, scaling, sharding, step, table  # noqa: E402  (after the path to it)
 from experiments.homes import homes, module_of  # noqa: E402
-from compare import beside  # noqa: E402
+from compare import beside, steps  # noqa: E402
 from compare.sides import Failed  # noqa: E402
 from launching import Refusal  # noqa: E402
 from results import FINISHED, OUT_OF_MEMORY, Results, Row  # noqa: E402
@@ -104,15 +104,15 @@ class Experiments(RunTest):
 
     def test_pytorchs_columns_stand_beside_ours_and_are_stored(self):
         output = shutil.copytree(self.quick("flash_grid")[1], self.folder / "grid")
-        asked = []
+        asked, chapter = [], SimpleNamespace(PEERS={"fp32": ("EAGER", "STORED", "EFFICIENT"), "tf32": ("EAGER",)})
 
         class Worker:
-            def __init__(self, python):
-                asked.append(python)
+            def __init__(self, **_):
+                pass
 
             def ask(self, **request):
                 asked.append(request)
-                if request["cases"][0]["T"] == 2048:
+                if request["cases"][0]["T"] == 2048 and "EFFICIENT" in request["backends"]:
                     raise Failed("PyTorch's process ended with -9")
                 return [{backend: {name: 1000.0 * number for number, name in enumerate(request["passes"], 1)} for backend in request["backends"]}]
 
@@ -121,22 +121,86 @@ class Experiments(RunTest):
 
         with mock.patch.object(beside, "Torch", Worker):
             for _ in range(2):  # the second call finds everything measured
-                results = Results(output)
-                beside.measure(results, {"fp32": ("EAGER", "STORED", "EFFICIENT")}, ("a python", "2.11", "a GPU"))
-            requests = [word for word in asked if isinstance(word, dict)]
-            self.assertEqual([tuple(case[key] for key in beside.SHAPE) for request in requests for case in request["cases"]],
-                             [("fp32", 1, 1, T, D, True) for D in (16, 64) for T in (128, 512, 2048)])
-            self.assertEqual(requests[0]["timing"]["repeats"], 2, "of the deck")
+                self.assertEqual(beside.measure(Results(output), chapter, beside.Python("a python", "2.11", "a GPU")), [])
+            self.assertEqual([tuple(case[key] for key in beside.SHAPE) for request in asked for case in request["cases"]],
+                             [(dtype, 1, 1, T, D, True) for D in (16, 64) for T in (128, 512, 2048) for dtype in ("fp32", "tf32")])
+            self.assertEqual(asked[0]["timing"]["repeats"], 2, "of the deck")
+            asked.clear()
+            chapter.PEERS["fp32"] = (*chapter.PEERS["fp32"], "FLASH")
+            beside.measure(Results(output), chapter, beside.Python("a python", "2.11", "a GPU"))
+            self.assertEqual([request["backends"] for request in asked], [["FLASH"]] * 6, "only what was not measured")
             with self.assertRaisesRegex(Refusal, "delete it to measure again"):
-                beside.measure(Results(output), {}, ("a python", "2.12", "a GPU"))
+                beside.measure(Results(output), chapter, beside.Python("a python", "2.12", "a GPU"))
         lines = [re.split("  +", line) for line in self.script("flash_grid", "--quick", "--output", output, "--redraw").stdout.splitlines() if line]
         first = dict(zip(lines[0], lines[1]))
-        self.assertEqual([first[name] for name in ("PyTorch, both, ms: stored scores", "compiled", "fused")], ["3000"] * 3)
-        self.assertEqual(dict(zip(lines[0], lines[3]))["fused"], "-", "its process died")
+        self.assertEqual([first[name] for name in ("PyTorch, both, ms: stored scores", "compiled", "fused", "TF32, stored scores")], ["3000"] * 4)
+        self.assertNotIn("TF32, compiled", first, "nothing of it was measured")
+        last = dict(zip(lines[0], lines[3]))
+        self.assertEqual([last[name] for name in ("compiled", "fused", "TF32, stored scores")], ["-", "3000", "3000"], "a process died")
         self.assert_what_is_stored_has_the_same_tables("flash_grid", Results(output))
         self.assertIn("nothing of comm has a peer", self.script("comm", "--quick", "--torch", code=2).stderr)
         with mock.patch.dict(os.environ, TESSERA_PYTHON="/usr/bin/false"):
             self.assertIn("has no PyTorch; name a Python", self.script("flash_grid", "--torch", code=3).stderr)
+
+    def test_pytorchs_whole_steps_stand_beside_ours_size_by_size(self):
+        output = shutil.copytree(self.quick("step")[1], self.folder / "step")
+        asked = []
+
+        class Worker:
+            """Medium does not run; small loses its process in its second mode."""
+
+            process = True
+
+            def __init__(self, **_):
+                pass
+
+            def send(self, **request):
+                asked.append(request)
+                self.size = request["size"]
+
+            def receive(self):
+                if self.size == "medium":
+                    raise Failed("out of memory")
+                return {"faults": []}
+
+            def ask(self, **request):
+                if request.get("mode") == "default":
+                    self.process = None
+                    raise Failed("PyTorch's process ended with -9")
+                return {"step": 1e6, "forward_backward": 2.0, "forward": 1.0, "peak_mib": 3.0}
+
+            def stop(self):
+                pass
+
+        with mock.patch.object(beside, "Torch", Worker), contextlib.redirect_stderr(io.StringIO()) as told:
+            for _ in range(2):
+                beside.measure(Results(output), step, beside.Python("a python", "2.11", "a GPU"))
+        self.assertEqual([(request["size"], request["dtype"]) for request in asked],
+                         [(size, dtype) for ours in (("fp32", "tf32"), ("bf16",)) for size in ("small", "medium") for dtype in ours])
+        first = asked[0]
+        self.assertEqual({key: first[key] for key in "VTBCFLH"}, {"V": 257, "T": 32, "B": 4, "C": 64, "F": 192, "L": 12, "H": 4})
+        self.assertIn("medium in bf16: out of memory", told.getvalue())
+        results = Results(output)
+        (columns, rows), = beside.step_tables(results)
+        small = {(row[1], row[2]): dict(zip(columns, row)) for row in rows if row[0] == "small"}
+        self.assertEqual({key: row["outcome"] for key, row in small.items() if key[0] == "fp32"},
+                         {("fp32", "eager"): "ok", ("fp32", "compiled"): "PyTorch's process ended with -9", ("fp32", "compiled, graphs"): "its process had ended"})
+        ours = results.one(model__size="small", precision__compute="fp32")["step_ms"]
+        self.assertEqual(small["fp32", "eager"]["PyTorch / ours"], 1e6 / ours)
+        self.assertTrue(np.isnan(small["tf32", "eager"]["PyTorch / ours"]), "we ran none in TF32")
+        self.assertEqual({row[-1] for row in rows if row[0] == "medium"}, {"out of memory"})
+        self.assert_what_is_stored_has_the_same_tables("step", results)
+        course = [(size, steps.course_model(size, "fp32")) for size in steps.SIZES]
+        self.assertEqual([list(batch) for batch in beside.batches(dict(course))], [["small", "medium", "large", "xl"], ["2.7b"]])
+
+    def test_what_pytorch_lacks_on_a_cpu_is_left_out_and_told(self):
+        python = beside.Python("a python", "2.11", "CPU")
+        self.assertEqual(beside.environment(False)["CUDA_VISIBLE_DEVICES"], "")
+        with mock.patch.object(beside, "measure_attention") as attention, mock.patch.object(beside, "measure_steps") as whole:
+            results = Results(self.quick("compiled")[1])
+            self.assertEqual(beside.measure(results, module_of("compiled"), python), ["tf32", "EFFICIENT", "reduce-overhead"])
+        self.assertEqual(attention.call_args.args[1], {"fp32": ["EAGER", "STORED", "FLASH"]})
+        self.assertEqual(whole.call_args.args[1:3], (["fp32", "bf16"], ["eager", "default"]))
 
     def test_kernels_have_the_phase_in_which_they_ran(self):
         rows = Results(self.quick("profile")[1]).rows
