@@ -35,11 +35,11 @@ def tables(results):
 def draw(results):
     figure, (speed, efficiency) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
     for (way, rows), colour in zip(lines(results).items(), (BLUE, ORANGE)):
-        points = [(row.ranks, up, 100 * share) for row, up, share in scaled(rows) if row.has_run]
+        points = [(row.ranks, up, 100 * share, row["step_std_ms"] / row["step_mean_ms"]) for row, up, share in scaled(rows) if row.has_run]
         size = f"{rows[0][BATCH]:.0f} sequences" + (" each" if way == "weak" else "")
-        style = dict(color=colour, marker="o", markersize=5, label=f"{way}, {size}")
-        speed.plot([p[0] for p in points], [p[1] for p in points], **style)
-        efficiency.plot([p[0] for p in points], [p[2] for p in points], **style)
+        style = dict(color=colour, marker="o", markersize=5, capsize=3, label=f"{way}, {size}")
+        for axes, place in ((speed, 1), (efficiency, 2)):
+            axes.errorbar([p[0] for p in points], [p[place] for p in points], yerr=[p[place] * p[3] for p in points], **style)
     speed.plot(results.ranks, results.ranks, color=FAINT, linestyle=":", label="ideal")
     efficiency.axhline(100, color=FAINT, linestyle=":")
     speed.set_title("Speed-up")

@@ -10,8 +10,9 @@ PASSES = (("", "forward"), ("_backward", "backward"))
 
 
 def figures(row):
-    """{kernel: (ms, GB/s, of a copy's rate)} of one row."""
-    return {entry["kernel"]: (entry["median_ms"], entry["gbyte_per_s"], entry["of_copy"]) for entry in row.entries()} if row.has_run else {}
+    """{kernel: (ms, GB/s, of a copy's rate, its deviation)} of one row."""
+    return {entry["kernel"]: (entry["median_ms"], entry["gbyte_per_s"], entry["of_copy"], entry["of_copy"] * entry["std_ms"] / entry["median_ms"])
+            for entry in row.entries()} if row.has_run else {}
 
 
 def tables(results):
@@ -20,7 +21,7 @@ def tables(results):
     for row in results.rows:
         found = figures(row)
         for suffix, name in PASSES if found else ():
-            (ours, our_rate, _), (plain, rate, _) = (found[way + suffix] for way, _, _ in WAYS)
+            (ours, our_rate, *_), (plain, rate, *_) = (found[way + suffix] for way, _, _ in WAYS)
             rows.append([row["bench.dtype"], row["bench.width"], name, ours, plain, plain / ours, our_rate, rate, found["copy"][1]])
     return [(columns, rows)]
 
@@ -31,7 +32,8 @@ def draw(results):
     names = [f"{row['bench.dtype']}, {row['bench.width']:.0f}" for row in rows]
     for axes, (suffix, name) in zip(panels, PASSES):
         for number, (way, label, colour) in enumerate(WAYS):
-            axes.bar(np.arange(len(rows)) + 0.38 * (number - 0.5), [figures(row)[way + suffix][2] for row in rows], width=0.36, color=colour, label=label)
+            rates, deviations = np.array([figures(row)[way + suffix][2:] for row in rows]).reshape(-1, 2).T
+            axes.bar(np.arange(len(rows)) + 0.38 * (number - 0.5), rates, width=0.36, color=colour, label=label, yerr=deviations, ecolor="#404040", capsize=2)
         axes.axhline(1, color=VERMILION, linewidth=1, label="a copy")
         axes.set_title(f"Rate of the {name} pass, of a copy's")
         axes.set_xticks(np.arange(len(rows)), names)
