@@ -76,12 +76,12 @@ std::uint64_t FlightRecorder::begin(std::uint32_t name, std::int64_t bytes) {
   Lane& lane = mine().lanes[0];
   const std::uint64_t number = load(lane.started) + 1;
   Entry& entry = lane.ring[number % kKept];
-  std::atomic_thread_fence(std::memory_order_release);  // a reader of the new entry also sees the number before it
-  store(entry.start_ns, now_ns());
-  store(entry.end_ns, std::int64_t{0});
-  store(entry.bytes, bytes);
-  store(entry.name, std::uint64_t{name});
-  store(lane.started, number, std::memory_order_release);
+  constexpr auto release = std::memory_order_release;  // who reads any of the new entry also sees the number before it
+  store(entry.start_ns, now_ns(), release);
+  store(entry.end_ns, std::int64_t{0}, release);
+  store(entry.bytes, bytes, release);
+  store(entry.name, std::uint64_t{name}, release);
+  store(lane.started, number, release);
   return number;
 }
 
@@ -113,13 +113,15 @@ void FlightRecorder::rest() { store(mine().head.beat_ns, std::int64_t{0}); }
 /// This rank's transfers whose entries are complete, oldest first.
 std::vector<FlightRecorder::Kept> FlightRecorder::kept_in(int number) const {
   const Lane& lane = mine().lanes[number];
-  const std::uint64_t last = load(lane.started, std::memory_order_acquire);
+  constexpr auto acquire = std::memory_order_acquire;
+  const std::uint64_t last = load(lane.started, acquire);
   std::vector<Kept> kept;
   for (std::uint64_t n = last < kKept ? 1 : last - kKept + 1; n <= last; ++n) {
     const Entry& entry = lane.ring[n % kKept];
-    kept.push_back({n, {load(entry.start_ns), load(entry.end_ns), load(entry.bytes), load(entry.name)}});
+    kept.push_back({n,
+                    {load(entry.start_ns, acquire), load(entry.end_ns, acquire), load(entry.bytes, acquire),
+                     load(entry.name, acquire)}});
   }
-  std::atomic_thread_fence(std::memory_order_acquire);
   const std::uint64_t latest = load(lane.started);  // the one after it may be in the middle of being written
   std::erase_if(kept, [&](const Kept& k) { return k.number + kKept <= latest + 1; });
   return kept;
