@@ -34,10 +34,11 @@ class Program:
         return code
 
 
-def room_of(program, settings):
+def room_of(program, settings, shares_cores=False):
     """Where ranks can run. `settings`: the keys that the deck and the command line set."""
     room = places(program.uses_gpus)
-    if program.uses_gpus and room.on_nodes is None and room.count > 0 and settings.get("parallel", {}).get("allow_shared_device"):
+    shares = settings.get("parallel", {}).get("allow_shared_device") if program.uses_gpus else shares_cores
+    if shares and room.on_nodes is None and room.count > 0:
         room.count = sys.maxsize
     return room
 
@@ -64,12 +65,12 @@ def own_launches(rows, rounds):
             for row in (rows if number % 2 else reversed(rows))]
 
 
-def launch_all(deck, overrides, ranks, preset, output):
+def launch_all(deck, overrides, ranks, preset, output, shares_cores=False):
     program = Program(preset)
     settings = tomllib.loads(program.ask(deck, *overrides, "--print"))
     experiment = settings["experiment"]
     rows = re.findall(r"^row (\S+)$", program.ask(deck, *overrides, "--check"), re.M)
-    room = room_of(program, settings)
+    room = room_of(program, settings, shares_cores)
     for R in numbers_of_ranks(ranks, experiment.get("ranks", [1]), room):
         place = output / f"ranks_{R:04d}"
         words = [*overrides, f"job.directory={place}", "job.progress=none", "--resume", "auto"]

@@ -385,6 +385,9 @@ class Room(RunTest):
         settings = {"parallel": {"allow_shared_device": True}}
         self.assertGreater(self.room(self.GPUS[:1], settings=settings).count, 4096)
         self.assertEqual(self.room([], settings=settings).count, 0)
+        cores = SimpleNamespace(uses_gpus=False)
+        self.assertLess(launch.room_of(cores, settings).count, 4096)
+        self.assertGreater(launch.room_of(cores, {}, shares_cores=True).count, 4096)
 
     def test_numbers_of_the_deck_are_left_out_and_those_asked_for_are_refused(self):
         self.assertEqual(launch.numbers_of_ranks(None, [1, 2, 4, 8], self.room(self.GPUS)), [1, 2, 4])
