@@ -53,10 +53,9 @@ def draw_attention(axes, results, name):
     for width, colour in WIDTHS.items():
         pairs = [pair for pair in attention(results) if pair[0][D] == width]
         for number, (kernel, dash) in enumerate((("standard", "--"), ("flash2", "-"))):
-            if pairs:
-                axes.errorbar([pair[number][T] for pair in pairs], [pair[number][f"{name}_mean_ms"] for pair in pairs],
-                              yerr=[pair[number][f"{name}_std_ms"] for pair in pairs], linestyle=dash, color=colour, marker="o", markersize=3.5,
-                              linewidth=1.5, capsize=2, label=f"{kernel}, D {width}")
+            if rows := [pair[number] for pair in pairs if np.isfinite(pair[number][f"{name}_mean_ms"])]:
+                axes.errorbar([row[T] for row in rows], [row[f"{name}_mean_ms"] for row in rows], yerr=[row[f"{name}_std_ms"] for row in rows],
+                              linestyle=dash, color=colour, marker="o", markersize=3.5, linewidth=1.5, capsize=2, label=f"{kernel}, D {width}")
     axes.set_xlabel("tokens T")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
