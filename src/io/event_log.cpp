@@ -103,7 +103,7 @@ void EventRows::append(EventRows rows, std::int32_t attempt, std::int32_t rank) 
 
 std::string pack(const EventRows& rows) {
   Packer way;
-  way(rows.regions.size(), rows.memory.size(), rows.comm.size());
+  way(rows.clock_start_s, rows.regions.size(), rows.memory.size(), rows.comm.size());
   for (const RegionRow& row : rows.regions) carry_region(way, row);
   for (const MemoryRow& row : rows.memory) carry_memory(way, row);
   for (const CommRow& row : rows.comm) carry_comm(way, row);
@@ -112,9 +112,9 @@ std::string pack(const EventRows& rows) {
 
 EventRows unpack(std::string_view bytes) {
   Unpacker way(bytes);
-  std::size_t regions = 0, memory = 0, comm = 0;
-  way(regions, memory, comm);
   EventRows rows;
+  std::size_t regions = 0, memory = 0, comm = 0;
+  way(rows.clock_start_s, regions, memory, comm);
   rows.regions.resize(regions);
   rows.memory.resize(memory);
   rows.comm.resize(comm);

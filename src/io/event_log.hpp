@@ -37,6 +37,7 @@ struct EventRows {
   std::vector<RegionRow> regions;
   std::vector<MemoryRow> memory;
   std::vector<CommRow> comm;
+  double clock_start_s = 0;  // when their clock began, since 1970: for rows on their way
 
   bool is_empty() const { return regions.empty() && memory.empty() && comm.empty(); }
   /// Turns their times into those of a clock that is ahead by `seconds`.

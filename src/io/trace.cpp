@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <random>
@@ -11,7 +12,6 @@
 #include <utility>
 
 #include "io/files.hpp"
-#include "io/h5.hpp"
 #include "io/table.hpp"
 
 namespace tessera::io {
@@ -20,35 +20,53 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 constexpr double kFlushShare = 200;  // flushes are at least 200 times the duration of one apart
 
+constexpr const char* kRunning = "running";
+constexpr const char* kWallClock = "seconds since 1970-01-01 00:00:00";  // CF conventions: xarray makes dates of it
+
 const h5::Meaning kStep{"1", "optimizer step in progress"};
 const h5::Meaning kRank{"1", "MPI rank that reported it"};
 const h5::Meaning kAttempt{"1", "which start of the run: 0 the first, one more at each resume; times count from it"};
 
 const Column<StepRecord> kStepColumns[] = {
-    {"loss", {"nat", "training loss per token, mean over the global batch"}, &StepRecord::loss, true},
-    {"validation_loss", {"nat", "loss per token on the validation part"}, &StepRecord::validation_loss, true},
-    {"grad_norm", {"1", "global gradient norm before clipping"}, &StepRecord::grad_norm, true},
-    {"learning_rate", {"1", "learning rate of this step"}, &StepRecord::learning_rate, true},
-    {"tokens", {"token", "tokens trained on since step 0, over all ranks"}, &StepRecord::tokens, true},
+    {"loss", {"nat", "training loss per token, mean over the global batch"}, &StepRecord::loss},
+    {"validation_loss", {"nat", "loss per token on the validation part"}, &StepRecord::validation_loss},
+    {"grad_norm", {"1", "global gradient norm before clipping"}, &StepRecord::grad_norm},
+    {"learning_rate", {"1", "learning rate of this step"}, &StepRecord::learning_rate},
+    {"tokens", {"token", "tokens trained on since step 0, over all ranks"}, &StepRecord::tokens},
     {"step_time",
      {"s", "from the end of the previous step, or from the start if that came later, to the end"},
-     &StepRecord::step_time_s,
-     true},
-    {"forward", {"s", "time of the forward pass, waits for communication excepted"}, &StepRecord::forward_s, true},
-    {"backward", {"s", "time of the backward pass, waits for communication excepted"}, &StepRecord::backward_s, true},
-    {"exposed_comm", {"s", "time in which the rank only waited for communication"}, &StepRecord::exposed_comm_s, true},
-    {"optimizer", {"s", "time of clipping and update"}, &StepRecord::optimizer_s, true},
-    {"tokens_per_second", {"token/s", "training throughput over all ranks"}, &StepRecord::tokens_per_second, true},
-    {"mfu", {"1", "model flop rate as a fraction of the dense peak: attribute mfu of /info"}, &StepRecord::mfu, true},
-    {"peak_bytes", {"byte", "rank 0's arena, which all tensors of a step share"}, &StepRecord::peak_bytes, true},
-    {"loss_scale", {"1", "factor on the loss (fp16 only)"}, &StepRecord::loss_scale, true},
-    {"wall_time", {kWallClock, "when the step had ended, UTC"}, &StepRecord::wall_time_s, true},
-    {"first_sample", {"1", "number of the first sample of its batch"}, &StepRecord::first_sample, true},
-    {"bad",
-     {"1", "1: loss or gradients not finite, 2: a spike of the norm; no weights changed"},
-     &StepRecord::bad,
-     true},
-    {"attempt", kAttempt, &StepRecord::attempt, true},
+     &StepRecord::step_time_s},
+    {"forward", {"s", "time of the forward pass, waits for communication excepted"}, &StepRecord::forward_s},
+    {"backward", {"s", "time of the backward pass, waits for communication excepted"}, &StepRecord::backward_s},
+    {"exposed_comm", {"s", "time in which the rank only waited for communication"}, &StepRecord::exposed_comm_s},
+    {"optimizer", {"s", "time of clipping and update"}, &StepRecord::optimizer_s},
+    {"tokens_per_second", {"token/s", "training throughput over all ranks"}, &StepRecord::tokens_per_second},
+    {"mfu", {"1", "model flop rate as a fraction of the dense peak: attribute mfu of /info"}, &StepRecord::mfu},
+    {"peak_bytes", {"byte", "rank 0's arena, which all tensors of a step share"}, &StepRecord::peak_bytes},
+    {"loss_scale", {"1", "factor on the loss (fp16 only)"}, &StepRecord::loss_scale},
+    {"wall_time", {kWallClock, "when the step had ended, UTC"}, &StepRecord::wall_time_s},
+    {"first_sample", {"1", "number of the first sample of its batch"}, &StepRecord::first_sample},
+    {"bad", {"1", "1: loss or gradients not finite, 2: a spike of the norm; no weights changed"}, &StepRecord::bad},
+    {"attempt", kAttempt, &StepRecord::attempt},
+};
+const Column<RankPlace> kPlaceColumns[] = {
+    {"host", {"1", "its host"}, &RankPlace::host},
+    {"local_rank", {"1", "number among the ranks of its host"}, &RankPlace::local_rank},
+    {"gpu", {"1", "model of its GPU; empty on CPUs"}, &RankPlace::gpu},
+    {"bus_id", {"1", "PCI address of its GPU; empty on CPUs"}, &RankPlace::bus_id},
+    {"uuid", {"1", "identifier of its GPU; empty on CPUs"}, &RankPlace::uuid},
+    {"numa_node", {"1", "that has all its cores; -1: of several, or unknown"}, &RankPlace::numa_node},
+    {"cores", {"1", "cores that it may use"}, &RankPlace::cores},
+};
+const Column<Attempt> kAttemptColumns[] = {
+    {"start", {kWallClock, "when the start opened this file, UTC"}, &Attempt::start_s},
+    {"end", {kWallClock, "when it last wrote this file, UTC"}, &Attempt::end_s},
+    {"reason", {"1", "how it ended"}, &Attempt::reason},
+    {"from_step", {"1", "optimizer steps done when it started"}, &Attempt::from_step},
+    {"hosts", {"1", "hosts, each with its ranks"}, &Attempt::hosts},
+    {"ranks", {"1", "ranks of the launch; 0: not recorded"}, &Attempt::ranks},
+    {"job", {"1", "number of the Slurm job; empty without Slurm"}, &Attempt::job},
+    {"commit", {"1", "git commit of the program"}, &Attempt::commit},
 };
 const Column<KernelRow> kKernelColumns[] = {
     {"calls", {"1", "launches during the profiled steps"}, &KernelRow::calls},
@@ -99,6 +117,21 @@ std::string new_run_id() {
 
 }  // namespace
 
+double wall_clock_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::vector<Attempt> load_attempts(const h5::Group& file, std::int64_t count) {
+  if (!file.has("attempts")) return std::vector<Attempt>(static_cast<std::size_t>(count), {.reason = "not recorded"});
+  std::vector<Attempt> attempts = load_rows(file.group("attempts"), "reason", kAttemptColumns);
+  if (std::ssize(attempts) < count) throw std::out_of_range("attempts");
+  attempts.resize(static_cast<std::size_t>(count));
+  for (Attempt& attempt : attempts) {
+    if (attempt.reason == kRunning) attempt.reason = "killed";
+  }
+  return attempts;
+}
+
 std::string run_id_in(const std::filesystem::path& run_directory) {
   const std::filesystem::path path = run_directory / "run.h5";
   std::error_code error;
@@ -137,10 +170,10 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
   attempts_.push_back({.start_s = wall_clock_s(),
                        .reason = kRunning,
                        .from_step = resumed_step.value_or(0),
-                       .hosts = info_.launch.hosts,
-                       .ranks = info_.launch.ranks,
+                       .hosts = info_.origin.launch.hosts,
+                       .ranks = info_.origin.launch.ranks,
                        .job = info_.job,
-                       .commit = info_.git_hash});
+                       .commit = info_.origin.git_hash});
   if (!continues) {
     flush();  // reports a path that cannot be written before the first step
   }
@@ -239,14 +272,8 @@ void Trace::write(const std::filesystem::path& path) const {
   info.set_attribute("format", kRunFormat);
   info.set_attribute("format_version", kVersion);
   info.set_attribute("run_id", info_.run_id);
-  info.set_attribute("version", info_.version);
-  info.set_attribute("git_hash", info_.git_hash);
-  info.set_attribute("build", info_.build);
-  write_launch(info, info_.launch);
-  info.set_attribute("transport", info_.transport);
+  write_origin(info, info_.origin);
   info.set_attribute("mfu", info_.mfu);
-  info.set_attribute("command", info_.command);
-  info.set_attribute("deck", info_.deck);
   info.set_attribute("created", created_);
   info.set_attribute("job", info_.job);
   info.set_attribute("attempts", std::int64_t{attempt_} + 1);
@@ -260,10 +287,12 @@ void Trace::write(const std::filesystem::path& path) const {
   if (earlier_) earlier.emplace(earlier_->group("steps"));
   Table steps(file, "steps", "step", step, {"1", "optimizer steps done, over all resumes"});
   steps.add(kStepColumns, earlier ? &*earlier : nullptr, kept_, steps_);
-  rank_steps_.write(steps.group(), step, info_.launch.ranks, earlier ? &*earlier : nullptr);
-  write_rank_places(file, info_.ranks);
-  write_attempts(file, attempts_);
-
+  rank_steps_.write(steps.group(), step, info_.origin.launch.ranks, earlier ? &*earlier : nullptr);
+  Table(file, "ranks", "rank", numbers_up_to(info_.ranks.size()), {"1", "MPI rank, of the latest start"})
+      .add(kPlaceColumns, info_.ranks);
+  Table(file, "attempts", "attempt", numbers_up_to(attempts_.size()),
+        {"1", "starts of the run: 0 the first, one more at each resume"})
+      .add(kAttemptColumns, attempts_);
   Table(file, "kernels", "label", column(kernels_, &KernelRow::label), {"1", "Kokkos label of the kernel"})
       .add(kKernelColumns, kernels_);
   const h5::Meaning row_number{"1", "row number"};

@@ -1,11 +1,13 @@
 /// run.h5: what a run measured, for h5py, xarray and scripts/plot_run.
 ///
-///   /info            attributes: format, run_id, version, git_hash, build, those of io/launch.hpp, transport, mfu,
-///                    command, deck, created, attempts; dense_peak [flop/s] of all GPUs, where it is known; host_link
-///                    [byte/s] of a run with offloaded state; taken_bytes, on GPUs from the first steps on; job, of
-///                    Slurm. All but run_id, created and attempts are of the latest start
-///   /ranks/*         where each rank runs: io/rank_places.hpp
-///   /attempts/*      every start, its reason to end: io/attempts.hpp
+///   /info            attributes: format, run_id, those of io/origin.hpp, mfu, created, attempts; dense_peak [flop/s]
+///                    of all GPUs, where it is known; host_link [byte/s] of a run with offloaded state; taken_bytes,
+///                    on GPUs from the first steps on; job, of Slurm. All but run_id, created and attempts are of the
+///                    latest start
+///   /ranks/*         host, local_rank, gpu, bus_id, uuid, numa_node, cores [rank]: where each of the latest start runs
+///   /attempts/*      start, end, reason, from_step, hosts, ranks, job, commit [attempt]: every start, also those whose
+///                    steps a later one has rewound. `reason` is "running", "finished", "stopped by ...",
+///                    "failed: exit N"; `end` of a start that is running or was killed is when it last wrote the file
 ///   /steps/*         one column per quantity, and attempt [step]; `step` is the dimension scale
 ///   /steps/by_rank/* the same of every rank: io/rank_steps.hpp; /steps/over_ranks of more than 16 ranks
 ///   /kernels/*       label, calls, total, min, max [label]: sums over the profiled steps
@@ -16,18 +18,16 @@
 ///   /sample/*        token, is_prompt [position]: what the trained model generated last (train.sample_tokens)
 ///
 /// Columns, not compounds; `units` and `description` on every dataset; every axis has a dimension scale.
-/// `step` is the optimizer step in progress (the one after the last added record): which steps were recorded.
-/// /events, /memory/events and /comm have rows of trace.profile_ranks, in rank 0's time, as exactly as the clocks of
-/// hosts agree.
-/// On a GPU `start` and `end` of /events, and `time` of /memory/events, are when the host enqueued the work, except in
-/// profiled steps, where it waits for every kernel. /comm and the times of /steps are measured on the GPU.
+/// `step` is the optimizer step in progress, the one after the last added record. /events, /memory/events and /comm
+/// have rows of trace.profile_ranks, in rank 0's time, as exactly as the clocks of hosts agree. On a GPU the times of
+/// /events and /memory/events are when the host enqueued the work, except in profiled steps, where it waits for every
+/// kernel; those of /comm and /steps are measured on the GPU.
 /// `attempt` is 0 for the first start of a run and grows by one at each resume: times count from each start.
 ///
-/// Robustness  A flush writes all of run.h5.tmp, syncs it and renames it over run.h5, so a kill at any instant leaves
-///             the previous file. A flush is due when flush_s have passed, and at least 200 times the duration of the
-///             last flush: about 0.5 % of the run.
-/// Memory      Rows of /steps are in memory until the next flush, which copies earlier ones from run.h5 in pieces. The
-///             file stays open, in case something removes it. 100,000 steps take 18 MB of a file, of 16 ranks 54 MB.
+/// Robustness  A flush writes run.h5.tmp, syncs it and renames it over run.h5, so a kill at any instant leaves the
+///             previous file. It is due after flush_s and 200 times the duration of the last: about 0.5 % of the run.
+/// Memory      Rows of /steps are in memory until the next flush, which copies earlier ones from run.h5, kept open, in
+///             pieces. 100,000 steps take 18 MB of a file, of 16 ranks 54 MB.
 /// Throws      Failure(Exit::files) with the path and the next action; run.h5 is then the previous one.
 #pragma once
 
@@ -38,10 +38,9 @@
 #include <string_view>
 #include <vector>
 
-#include "io/attempts.hpp"
 #include "io/event_log.hpp"
-#include "io/launch.hpp"
-#include "io/rank_places.hpp"
+#include "io/h5.hpp"
+#include "io/origin.hpp"
 #include "io/rank_steps.hpp"
 #include "io/step_record.hpp"
 
@@ -53,14 +52,19 @@ constexpr std::string_view kRunFormat = "tessera run";  // its attribute /info f
 /// ids.
 std::string run_id_in(const std::filesystem::path& run_directory);
 
+/// Seconds since 1970, UTC.
+double wall_clock_s();
+
+struct RankPlace {
+  std::string host;
+  std::int32_t local_rank = 0;    // among the ranks of its host
+  std::string gpu, bus_id, uuid;  // "NVIDIA H200", "0000:1b:00.0", "GPU-..."; empty on CPUs
+  std::int32_t numa_node = -1;    // that has all its cores; -1: they are of several, or unknown
+  std::string cores;              // that it may use: "0-3,8-11"
+};
+
 struct RunInfo {
-  std::string version;  // of the program
-  std::string git_hash;
-  std::string build;    // compiler, Kokkos, MPI, flags
-  std::string command;  // as typed
-  std::string deck;     // resolved, TOML
-  Launch launch;
-  std::string transport;              // what the ranks talk through, with its version; empty for one rank
+  Origin origin;
   std::string mfu;                    // how /steps/mfu is calculated, with the peak; empty if the peak is unknown
   double dense_peak = kNotMeasured;   // that of `mfu`, of all GPUs together [flop/s]
   double host_link = kNotMeasured;    // rate of the link to offloaded state [bytes/s], in each direction at once
@@ -69,6 +73,18 @@ struct RunInfo {
   std::string job = {};               // number of the Slurm job; "" without Slurm
   std::vector<RankPlace> ranks = {};  // by rank
 };
+
+struct Attempt {
+  double start_s = kNotMeasured, end_s = kNotMeasured;  // wall_clock_s
+  std::string reason = {};
+  std::int64_t from_step = 0;  // optimizer steps done when it started
+  std::string hosts = {};
+  std::int64_t ranks = 0;
+  std::string job = {};     // Slurm's number of it; "" without Slurm
+  std::string commit = {};  // of the program
+};
+/// The `count` starts of an earlier file. One that was under way was killed. Older files have only their number.
+std::vector<Attempt> load_attempts(const h5::Group& file, std::int64_t count);
 
 struct KernelRow {
   std::string label;

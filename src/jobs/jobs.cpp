@@ -39,14 +39,14 @@ std::string word_of(std::string_view key, const config::Settings& settings) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
-void write_origin(io::h5::Object& object, const Context& context) {
-  object.set_attribute("version", build_info::version());
-  object.set_attribute("git_hash", build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""));
-  object.set_attribute("build", build_info::summary() + ", " + build_info::flags());
-  io::write_launch(object, launch_of(context.world));
-  object.set_attribute("transport", context.world.size() > 1 ? context.world.collectives().description() : "");
-  object.set_attribute("command", context.command);
-  object.set_attribute("deck", context.deck.resolved);
+io::Origin origin_of(const Context& context) {
+  return {.version = build_info::version(),
+          .git_hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : ""),
+          .build = build_info::summary() + ", " + build_info::flags(),
+          .launch = launch_of(context.world),
+          .transport = context.world.size() > 1 ? context.world.collectives().description() : "",
+          .command = context.command,
+          .deck = context.deck.resolved};
 }
 
 io::Console::Style console_style(const Context& context) {

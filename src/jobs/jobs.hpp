@@ -12,7 +12,7 @@
 #include "config/deck.hpp"
 #include "errors.hpp"
 #include "io/console.hpp"
-#include "io/h5.hpp"
+#include "io/origin.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::jobs {
@@ -29,8 +29,8 @@ struct Context {
 /// A key's value as a word, without quotes: "bf16" for "precision.compute".
 std::string word_of(std::string_view key, const config::Settings& settings);
 
-/// Attributes of a result: version, git_hash and build, hosts and devices, transport, command and deck.
-void write_origin(io::h5::Object& object, const Context& context);
+/// For the attributes of a result.
+io::Origin origin_of(const Context& context);
 
 /// This rank's console style, by job.progress: only rank 0 has a console.
 io::Console::Style console_style(const Context& context);

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "config/settings.hpp"
-#include "io/launch.hpp"
+#include "io/origin.hpp"
 #include "parallel/world.hpp"
 
 namespace tessera::jobs {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <string>
 
-#include "io/attempts.hpp"  // wall_clock_s
+#include "io/trace.hpp"  // wall_clock_s
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/tensor.hpp"

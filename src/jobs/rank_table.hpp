@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "io/rank_places.hpp"
+#include "io/trace.hpp"
 #include "jobs/cores.hpp"
 #include "parallel/world.hpp"
 

@@ -2,11 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -104,21 +102,19 @@ class RunFile {
   /// Brings the rows of the other ranks to rank 0, in its time.
   void gather_events() {
     if (!world_.any(log_ && log_->has_rows())) return;
-    const double since_1970_s = io::wall_clock_s() - events::now_s();  // of this process's time 0
-    std::string mine;                                                  // that time, then the rows
+    const double clock_start_s = io::wall_clock_s() - events::now_s();
+    std::string mine;
     if (log_) {
-      mine.resize(sizeof since_1970_s);
-      std::memcpy(mine.data(), &since_1970_s, sizeof since_1970_s);
-      mine += io::pack(log_->take());
+      io::EventRows rows = log_->take();
+      rows.clock_start_s = clock_start_s;
+      mine = io::pack(rows);
     }
     const std::vector<std::string> all = world_.all_gather(mine);
     if (!trace_) return;
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (all[rank].empty()) continue;
-      double theirs_s = 0;
-      std::memcpy(&theirs_s, all[rank].data(), sizeof theirs_s);
-      io::EventRows rows = io::unpack(std::string_view(all[rank]).substr(sizeof theirs_s));
-      rows.shift(theirs_s - since_1970_s);
+      io::EventRows rows = io::unpack(all[rank]);
+      rows.shift(rows.clock_start_s - clock_start_s);
       trace_->add(std::move(rows), static_cast<std::int32_t>(rank));
     }
   }

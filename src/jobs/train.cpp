@@ -36,7 +36,6 @@
 #include "kernels/core/words.hpp"
 #include "memory/arena.hpp"
 #include "optim/step_state.hpp"
-#include "parallel/collectives/collective.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::jobs {
@@ -51,7 +50,6 @@ class TrainingRun {
       : context_(context),
         settings_(context.settings()),
         world_(context.world),
-        transport_(world_.size() > 1 ? world_.collectives().description() : ""),
         console_(console_style(context), settings_.trace.every_steps),
         mfu_(settings_, world_),
         stop_(settings_.train.time_limit_s),
@@ -126,8 +124,9 @@ class TrainingRun {
   void make_plan() {
     plan_.emplace(plan_run(settings_, world_, take_note_));
     places_ = rank_places(world_, Cores(), host_gpus(world_));
+    const std::string transport = origin_of(context_).transport;
     note(fmt::format("{}\nhosts      {}\n{}{}{}{}", build_info::summary(), world_.hosts(), rank_table(places_),
-                     transport_.empty() ? "" : "transport  " + transport_ + "\n", train::describe(*plan_, settings_),
+                     transport.empty() ? "" : "transport  " + transport + "\n", train::describe(*plan_, settings_),
                      mfu_.formula().empty() ? "" : mfu_.formula() + "\n"));
     note(warnings_of(places_));
     note(note_on_groups(world_, settings_.parallel));
@@ -184,11 +183,8 @@ class TrainingRun {
     if (world_.rank() != 0 && is_profiled_rank()) trace_.open_log(step_);
     world_.agree_on_root([&] {
       if (!continues) directory_->clear(take_note_);  // last: every check has passed
-      const std::string build = fmt::format("{}, {}, {}, BLAS {}", build_info::summary(), build_info::flags(),
-                                            build_info::mpi(), library_in_use());
-      const std::string hash = build_info::git_hash() + (build_info::is_dirty() ? "-dirty" : "");
-      io::RunInfo info{build_info::version(), hash,       build,          context_.command, context_.deck.resolved,
-                       launch_of(world_),     transport_, mfu_.formula(), mfu_.peak(),      offload_.link()};
+      io::RunInfo info{origin_of(context_), mfu_.formula(), mfu_.peak(), offload_.link()};
+      info.origin.build += fmt::format(", {}, BLAS {}", build_info::mpi(), library_in_use());
       info.job = slurm_job([](const char* name) { return std::getenv(name); });
       info.ranks.assign(places_.begin(), places_.end());
       if (continues && beginning.checkpoint) info.run_id = beginning.checkpoint->state().run_id;
@@ -462,7 +458,6 @@ class TrainingRun {
   const Context& context_;
   const config::Settings& settings_;
   parallel::World& world_;
-  const std::string transport_;  // empty on one rank
   io::Console console_;
   const Note take_note_ = [this](const std::string& text) { note(text); };
   const Mfu mfu_;

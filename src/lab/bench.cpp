@@ -213,7 +213,7 @@ std::string BenchTable::line(std::size_t row) const {
 void BenchTable::write(io::h5::File& file, const Context& context) const {
   io::h5::Group info = file.make_group("info");
   info.set_attribute("format", "tessera bench");
-  jobs::write_origin(info, context);
+  io::write_origin(info, jobs::origin_of(context));
   info.set_attribute("blas", jobs::library_in_use());
   const kernels::DeviceInfo device = kernels::device_info<Exec>();
   info.set_attribute("device", device_text());

@@ -120,7 +120,7 @@ class Contents {
     io::h5::Group info = file_.make_group("info");
     info.set_attribute("format", jobs::kExperimentFormat);
     info.set_attribute("format_version", kFormatVersion);
-    jobs::write_origin(info, context_);
+    io::write_origin(info, jobs::origin_of(context_));
     info.set_attribute("question", experiment_.question);
     info.set_attribute("rows", std::int64_t{std::ssize(deck_rows_)});
     info.set_attribute("created", created);

@@ -31,7 +31,7 @@ void add_steps(io::Trace& trace, std::int64_t first, std::int64_t steps, int ran
 
 io::RunInfo info_of(int ranks) {
   io::RunInfo info;
-  info.launch.ranks = ranks;
+  info.origin.launch.ranks = ranks;
   return info;
 }
 
@@ -123,7 +123,7 @@ TEST(RankSteps, of_many_ranks_only_their_spread_is_kept_for_all_steps) {
 TEST(Attempts, keep_those_that_a_resume_rewinds) {
   const ScratchFolder folder;
   io::RunInfo info = info_of(2);
-  info.git_hash = "abc";
+  info.origin.git_hash = "abc";
   info.job = "4711";
   {
     io::Trace trace(folder / "run.h5", info, 0);

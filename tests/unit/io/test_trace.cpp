@@ -20,17 +20,17 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const io::RunInfo kInfo{.version = "0.1.0",
-                        .git_hash = "abc",
-                        .build = "gcc",
-                        .command = "tessera x.toml",
-                        .deck = "[job]\n",
-                        .launch = {.hosts = "node0: 1 rank",
-                                   .devices = "rank 0 on node0: a GPU at 1",
-                                   .gpu_count = 1,
-                                   .gpu_models = {"a GPU"},
-                                   .ranks_of_gpu_models = {1}},
-                        .transport = "",  // one rank does not communicate
+const io::RunInfo kInfo{.origin = {.version = "0.1.0",
+                                   .git_hash = "abc",
+                                   .build = "gcc",
+                                   .launch = {.hosts = "node0: 1 rank",
+                                              .devices = "rank 0 on node0: a GPU at 1",
+                                              .gpu_count = 1,
+                                              .gpu_models = {"a GPU"},
+                                              .ranks_of_gpu_models = {1}},
+                                   .transport = "",  // one rank does not communicate
+                                   .command = "tessera x.toml",
+                                   .deck = "[job]\n"},
                         .mfu = "MFU = flop / time / peak",
                         .dense_peak = 1e12,
                         .ranks = {{"node0", 0, "a GPU", "0000:1b:00.0", "GPU-1", 0, "0-3"}}};
@@ -105,7 +105,7 @@ TEST(Trace, columns_hold_what_was_recorded_and_nan_elsewhere) {
   for (const double value : column(folder / "run.h5", "steps/validation_loss")) EXPECT_TRUE(std::isnan(value));
   EXPECT_THAT(integers(folder / "run.h5", "kernels/calls"), ElementsAre(16, 8));
   EXPECT_THAT(column(folder / "run.h5", "comm/exposed"), ElementsAre(0.05));
-  EXPECT_EQ(io::h5::File::open(folder / "run.h5").group("info").text("deck"), kInfo.deck);
+  EXPECT_EQ(io::h5::File::open(folder / "run.h5").group("info").text("deck"), kInfo.origin.deck);
 }
 
 TEST(Trace, records_events_only_when_asked) {

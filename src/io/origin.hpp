@@ -1,5 +1,9 @@
-/// The launch that wrote a file, as its attributes: sentences for people, numbers and names for programs.
+/// What made a file, as its attributes: sentences for people, numbers and names for programs.
 ///
+///   version, git_hash         of the program
+///   build                     compiler, Kokkos, flags
+///   transport                 what the ranks talk through, with its version; empty for one rank
+///   command, deck             as typed; resolved, TOML
 ///   hosts, devices            "node1: 4 ranks", "rank 0 on node1: NVIDIA H200 at 0000:1b:00.0; ..." (empty on CPUs)
 ///   ranks, host_count         of the launch
 ///   ranks_per_host            on the host that has most
@@ -23,9 +27,15 @@ struct Launch {
   std::vector<std::int64_t> ranks_of_gpu_models = {};
 };
 
-void write_launch(h5::Object& object, const Launch& launch);
+struct Origin {
+  std::string version, git_hash, build;
+  Launch launch;
+  std::string transport, command, deck;
+};
 
-/// All but `ranks_of_gpu_models`, which scripts read.
+void write_origin(h5::Object& object, const Origin& origin);
+
+/// The launch, without `ranks_of_gpu_models`, which scripts read.
 /// Throws  Failure(Exit::files) if an older version wrote the file, with sentences alone, or if counts of ranks are
 ///         below 1.
 Launch read_launch(const h5::Object& object);

@@ -1,4 +1,4 @@
-#include "io/launch.hpp"
+#include "io/origin.hpp"
 
 #include <algorithm>
 
@@ -6,7 +6,11 @@
 
 namespace tessera::io {
 
-void write_launch(h5::Object& object, const Launch& launch) {
+void write_origin(h5::Object& object, const Origin& origin) {
+  const Launch& launch = origin.launch;
+  object.set_attribute("version", origin.version);
+  object.set_attribute("git_hash", origin.git_hash);
+  object.set_attribute("build", origin.build);
   object.set_attribute("hosts", launch.hosts);
   object.set_attribute("devices", launch.devices);
   object.set_attribute("ranks", launch.ranks);
@@ -15,6 +19,9 @@ void write_launch(h5::Object& object, const Launch& launch) {
   object.set_attribute("gpu_count", launch.gpu_count);
   object.set_attribute("gpu_models", launch.gpu_models);
   object.set_attribute("ranks_of_gpu_models", launch.ranks_of_gpu_models);
+  object.set_attribute("transport", origin.transport);
+  object.set_attribute("command", origin.command);
+  object.set_attribute("deck", origin.deck);
 }
 
 Launch read_launch(const h5::Object& object) {
