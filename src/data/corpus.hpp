@@ -17,10 +17,8 @@
 ///          mapped file were truncated or its network file system failed, a signal would end the process.
 /// Throws   Failure(Exit::files), naming the file:
 ///          open, open_unchecked
-///                missing, not a regular file, unreadable, empty; odd byte count; token count that contradicts the
-///                header; a known kind of file that holds no tokens; raw tokens that look like text or wider than
-///                uint16; entries of a dataset that were never written or whose source is missing; not an array of
-///                integers; a format other than that of most files; a pattern that matches nothing
+///                unreadable, empty, or not what its name or header says (formats.cpp has all cases); a format other
+///                than that of most files; a pattern that matches nothing
 ///          open, check, copy, fingerprint
 ///                a token outside the vocabulary (with its position in the file); truncated since it was opened; when
 ///                reopened, missing or of another size
@@ -28,10 +26,12 @@
 ///          are then; the next start detects it by the fingerprint. One thread at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "config/settings.hpp"  // DataSource
 
@@ -40,6 +40,8 @@ namespace tessera::data {
 inline constexpr int kEndOfText = 256;              // of tokenisation "bytes"; others have no end of text
 inline constexpr int kOpenFiles = 64;               // most descriptors that a corpus holds
 inline constexpr std::int64_t kReported = 1 << 20;  // tokens checked per report: 2 MB or more
+
+class Source;  // of formats.hpp
 
 class Corpus {
  public:
@@ -53,8 +55,8 @@ class Corpus {
   /// Reads tokens first .. first+count-1 <= size() and refuses the first outside the vocabulary.
   void check(std::int64_t first, std::int64_t count) const;
 
-  std::int64_t size() const;                                         // tokens
-  void copy(std::int64_t first, std::span<std::int32_t> out) const;  // first + out.size() <= size()
+  std::int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }  // tokens
+  void copy(std::int64_t first, std::span<std::int32_t> out) const;       // first + out.size() <= size()
   /// "bytes", "uint16", "uint32" or "synthetic"; a checkpoint must agree.
   std::string tokenisation() const;
   /// Must agree between ranks; a resume warns if it differs. XXH3 (64 bit, seeded with size()) of the tokens as
@@ -63,17 +65,26 @@ class Corpus {
   ///         included. Synthetic data: the first block. The first call reads them.
   const std::string& fingerprint() const;
   /// For messages: the path, "PATTERN (12 files)" or "synthetic data".
-  const std::string& name() const;
+  const std::string& name() const { return name_; }
 
   Corpus(Corpus&&) noexcept;
   Corpus& operator=(Corpus&&) noexcept;
   ~Corpus();
 
  private:
-  struct Stream;
-  explicit Corpus(std::unique_ptr<Stream>);
-  void require_inside(std::int64_t first, std::int64_t count) const;
-  std::unique_ptr<Stream> stream_;
+  Corpus(std::string name, std::int64_t vocab_size);
+  void append(std::unique_ptr<Source> source);
+  /// A source that is about to be read; closes the least recently read one if too many would be open.
+  Source& use(std::size_t index) const;
+  template <class Visit>
+  void for_each_part(std::int64_t first, std::int64_t count, const Visit& visit) const;
+
+  std::string name_;
+  std::int64_t vocab_size_;
+  std::vector<std::unique_ptr<Source>> sources_;  // concatenated
+  std::vector<std::int64_t> ends_;                // [sources] position after the last token of each
+  mutable std::vector<std::size_t> recent_;       // sources that may be open, most recently read last
+  mutable std::string fingerprint_;               // "" before the first question
 };
 
 }  // namespace tessera::data

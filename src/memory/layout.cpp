@@ -225,23 +225,20 @@ std::string Layout::table() const {
     sums[static_cast<int>(tensor.category)] += tensor.bytes;
   }
   std::string text = fmt::format("{:<15}{:>8}{:>14}{:>14}\n", "memory per rank", "tensors", "sum", "peak");
+  const auto add = [&](std::string_view what, const auto& count, std::int64_t sum, std::int64_t peak,
+                       const std::string& note = "") {
+    text += fmt::format("  {:<12}{:>9}{:>14}{:>14}{}\n", what, count, readable_bytes(sum), readable_bytes(peak), note);
+  };
   for (int i = 0; i < kCategories; ++i) {
-    if (tensors[i] == 0) continue;
-    text += fmt::format("  {:<12}{:>9}{:>14}{:>14}\n", name_of(static_cast<Category>(i)), tensors[i],
-                        readable_bytes(sums[i]), readable_bytes(peaks[i]));
+    if (tensors[i] > 0) add(name_of(static_cast<Category>(i)), tensors[i], sums[i], peaks[i]);
   }
-  text += fmt::format("  {:<12}{:>9}{:>14}{:>14}\n", "arena", tensors_.size() - on_host, readable_bytes(arena_bytes()),
-                      readable_bytes(peaks[kCategories]));
-  if (on_host > 0) {
-    const std::string host = readable_bytes(arena_bytes(Space::host));
-    text += fmt::format("  {:<12}{:>9}{:>14}{:>14}\n", "on the host", on_host, host, host);
-  }
+  add("arena", tensors_.size() - on_host, arena_bytes(), peaks[kCategories]);
+  if (on_host > 0) add("on the host", on_host, arena_bytes(Space::host), arena_bytes(Space::host));
   for (const Space space : {Space::device, Space::host}) {
     const std::int64_t bytes = outside_bytes_[static_cast<int>(space)];
-    if (bytes == 0) continue;
-    text +=
-        fmt::format("  {:<12}{:>9}{:>14}{:>14}  ({}{})\n", "outside", "", readable_bytes(bytes), readable_bytes(bytes),
-                    space == Space::host ? "on the host: " : "", outside_labels_[static_cast<int>(space)]);
+    const std::string& labels = outside_labels_[static_cast<int>(space)];
+    const char* where = space == Space::host ? "on the host: " : "";
+    if (bytes > 0) add("outside", "", bytes, bytes, fmt::format("  ({}{})", where, labels));
   }
   const double parameters = static_cast<double>(sums[static_cast<int>(Category::parameters)]);
   if (parameters > 0) {
