@@ -29,21 +29,23 @@ void Background::start(Work work) {
 }
 
 void Background::run(const Work& work) {
-  std::exception_ptr problem;
-  try {
+  const auto whole = [&] {
     work({peers_.rank, peers_.ranks, [this](const Peers::Work& mine) { return gather(mine); },
           [this] { report_progress(); }});
-  } catch (...) {
-    problem = std::current_exception();
-  }
-  const std::lock_guard lock(mutex_);
-  mine_.clear();
-  problem_ = problem;
-  is_waiting_ = has_ended_ = true;
-  changed_.notify_all();
+    return std::string();
+  };
+  offer(whole, true);
 }
 
 std::vector<std::string> Background::gather(const Peers::Work& work) {
+  offer(work, false);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return all_ || is_abandoned_; });
+  if (is_abandoned_) throw Abandoned();
+  return *std::exchange(all_, std::nullopt);
+}
+
+void Background::offer(const Peers::Work& work, bool is_last) {
   std::string mine;
   std::exception_ptr problem;
   try {
@@ -51,14 +53,12 @@ std::vector<std::string> Background::gather(const Peers::Work& work) {
   } catch (...) {
     problem = std::current_exception();
   }
-  std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   mine_ = std::move(mine);
   problem_ = problem;
   is_waiting_ = true;
+  has_ended_ = is_last;
   changed_.notify_all();
-  changed_.wait(lock, [this] { return all_ || is_abandoned_; });
-  if (is_abandoned_) throw Abandoned();
-  return *std::exchange(all_, std::nullopt);
 }
 
 void Background::report_progress() {

@@ -48,6 +48,7 @@ class Background {
  private:
   void run(const Work& work);
   std::vector<std::string> gather(const Peers::Work& work);
+  void offer(const Peers::Work& work, bool is_last);  // to the main thread: its result or exception
   void report_progress();
   void wait_for_progress() const;
   void abandon();

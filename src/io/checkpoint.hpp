@@ -12,34 +12,31 @@
 ///                                            folder that receives later ones
 ///   checkpoints/abandoned_NN/                set aside by a rewind: later checkpoints, and a copy of run.h5
 ///
-/// Writing   all ranks together. Before any of them writes, they compare what each will write: every element of every
-///           tensor must be written exactly once, since HDF5 reads a gap as zeros. Files go to a temporary folder and
-///           are synced; each is read back and must have its checksum; the folder is renamed, `latest` is moved, and
-///           only then are checkpoints older than the newest `keep` deleted: one that verified always stays. Either
-///           every rank returns or every rank throws.
+/// Writing   all ranks together. They first compare what each will write: every element exactly once, since HDF5 reads
+///           a gap as zeros. Files go to a temporary folder, are synced and read back; the folder is renamed, `latest`
+///           is moved, and only then are checkpoints older than the newest `keep` deleted: one that verified stays.
 /// Reading   every byte is verified against size and checksum (XXH3, 64 bit) before anything is used: HDF5 reads a
 ///           missing source of a virtual dataset as zeros. When R ranks open a checkpoint, rank i verifies the files
 ///           of writers i, i + R, .... Any number of ranks may then read, each any range of a tensor; a read opens only
 ///           files that hold part of its range.
 /// Versions  format_version is 1. Parts of tensors and later attributes of the state are optional: every program that
 ///           reads version 1 reads all its files.
-/// Throws    the same Failure on every rank, naming the rank that failed, with the exit code of the callback that
-///           fetches a tensor, that of exhausted memory, or else Exit::files. A failed write leaves existing
-///           checkpoints untouched.
-/// Limits    one run per directory at a time. Kill-safe on local file systems and on network ones that rename
-///           atomically. A scale is attached to at most 4,000 tensors; others have only the axis's name as a label.
-///           Groups, labels and axes contain no white space.
+/// Throws    the same Failure on every rank, naming the one that failed, with the exit code of the callback that
+///           fetches a tensor, that of exhausted memory, or else Exit::files. A failed write changes no checkpoint.
+/// Limits    one run per directory at a time. Kill-safe where renaming is atomic. A scale is attached to at most 4,000
+///           tensors; others have only the axis's name. Groups, labels and axes contain no white space.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "io/h5.hpp"
 
 namespace tessera::io {
 
@@ -102,11 +99,9 @@ void write_checkpoint(const std::filesystem::path& run_directory, const Checkpoi
 
 class CheckpointReader {
  public:
-  const CheckpointState& state() const;
-  const std::filesystem::path& folder() const;
-  std::int64_t bytes() const;                                       // of the ranks' files
-  std::vector<std::string> labels(const std::string& group) const;  // sorted
-  bool has(const std::string& group, const std::string& label) const;
+  const CheckpointState& state() const { return state_; }
+  const std::filesystem::path& folder() const { return folder_; }
+  std::int64_t bytes() const;  // of the ranks' files
   std::vector<std::int64_t> shape(const std::string& group, const std::string& label) const;
   /// Reads the whole tensor, row-major.
   /// Throws  Failure(Exit::files) if `out` has another size.
@@ -118,15 +113,16 @@ class CheckpointReader {
   /// Throws  Failure(Exit::files) if a rank's file has disappeared or changed size.
   void require_unchanged() const;
 
-  CheckpointReader(CheckpointReader&&) noexcept;
-  CheckpointReader& operator=(CheckpointReader&&) noexcept;
-  ~CheckpointReader();
-
  private:
   friend CheckpointReader open_checkpoint(const std::filesystem::path&, const Peers&, std::string_view);
-  struct Opened;
-  explicit CheckpointReader(std::unique_ptr<Opened>);
-  std::unique_ptr<Opened> opened_;
+  CheckpointReader(std::filesystem::path folder, h5::File index, std::vector<std::string> files,
+                   std::vector<std::int64_t> bytes);
+
+  std::filesystem::path folder_;
+  h5::File index_;
+  CheckpointState state_;
+  std::vector<std::string> files_;   // of the ranks: their names
+  std::vector<std::int64_t> bytes_;  // of each
 };
 
 /// Collective. Verifies files (divided among the ranks), version and completeness, and that every rank's host has the

@@ -18,14 +18,11 @@ constexpr std::string_view kTemporary = ".tmp_", kDying = ".tmp_old_";
 }
 std::string temporary_name(std::int64_t step) { return std::string(kTemporary) + step_name(step); }
 std::string dying_name(std::int64_t step) { return std::string(kDying) + step_name(step); }
-bool is_temporary(const std::string& name) {
+std::optional<std::string> home_of_temporary(const std::string& name) {
   for (const std::string_view prefix : {kTemporary, kDying}) {
-    if (name.starts_with(prefix) && step_of(name.substr(prefix.size()))) return true;
+    if (name.starts_with(prefix) && step_of(name.substr(prefix.size()))) return name.substr(prefix.size());
   }
-  return false;
-}
-std::string home_of_temporary(const std::string& name) {
-  return name.substr(name.starts_with(kDying) ? kDying.size() : kTemporary.size());
+  return std::nullopt;
 }
 
 std::optional<std::int64_t> step_of(const std::string& name) {

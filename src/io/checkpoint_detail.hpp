@@ -23,9 +23,8 @@ std::string step_name(std::int64_t step);
 /// Temporary name of a step's folder while it is written or deleted; a killed run may leave it behind.
 std::string temporary_name(std::int64_t step);
 std::string dying_name(std::int64_t step);
-bool is_temporary(const std::string& name);
-/// The folder of the step whose temporary folder has that name.
-std::string home_of_temporary(const std::string& name);
+/// The step's folder whose temporary folder has that name; empty for any other name.
+std::optional<std::string> home_of_temporary(const std::string& name);
 
 /// The step of a folder named step_NNNNNNNN; empty for any other name.
 std::optional<std::int64_t> step_of(const std::string& name);

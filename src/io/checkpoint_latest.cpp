@@ -67,10 +67,6 @@ bool is_abandoned(const std::string& name) {
          std::all_of(name.begin() + kAbandoned.size(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-}  // namespace
-
-namespace {
-
 /// What this program has put into `checkpoints`.
 struct Written {
   std::vector<fs::path> steps;        // folders of checkpoints, also of those that rewinds set aside
@@ -92,7 +88,7 @@ Written written_in(const fs::path& checkpoints) {
     const std::string name = path.filename();
     if (step_of(name)) {
       written.steps.push_back(path);
-    } else if (is_temporary(name)) {
+    } else if (home_of_temporary(name)) {
       written.temporaries.push_back(path);
     } else if (is_abandoned(name)) {
       (is_link(path) ? written.files : written.abandoned).push_back(path);
@@ -168,7 +164,7 @@ std::vector<fs::path> remove_checkpoints(const fs::path& run_directory) {
   // They name no owner: behind a link, another run may be writing them.
   if (!is_link(checkpoints)) {
     for (const fs::path& folder : written.temporaries) {
-      remove_step(folder, checkpoints / home_of_temporary(folder.filename().string()));
+      remove_step(folder, checkpoints / *home_of_temporary(folder.filename()));
     }
   }
   for (const fs::path& file : written.files) remove(file);

@@ -9,7 +9,6 @@
 #include "io/checkpoint.hpp"  // open_checkpoint, CheckpointReader
 #include "io/checkpoint_detail.hpp"
 #include "io/files.hpp"
-#include "io/h5.hpp"
 
 namespace tessera::io {
 namespace fs = std::filesystem;
@@ -78,44 +77,27 @@ void verify_rank_file(const fs::path& path, std::int64_t bytes, const std::strin
 
 }  // namespace
 
-struct CheckpointReader::Opened {
-  fs::path folder;
-  h5::File index;
-  CheckpointState state;
-  std::vector<std::string> files;   // of the ranks: their names
-  std::vector<std::int64_t> bytes;  // of each
-};
+CheckpointReader::CheckpointReader(fs::path folder, h5::File index, std::vector<std::string> files,
+                                   std::vector<std::int64_t> bytes)
+    : folder_(std::move(folder)),
+      index_(std::move(index)),
+      state_(read_state(index_)),
+      files_(std::move(files)),
+      bytes_(std::move(bytes)) {}
 
-CheckpointReader::CheckpointReader(std::unique_ptr<Opened> opened) : opened_(std::move(opened)) {}
-CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
-CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
-CheckpointReader::~CheckpointReader() = default;
-
-const CheckpointState& CheckpointReader::state() const { return opened_->state; }
-const fs::path& CheckpointReader::folder() const { return opened_->folder; }
-std::int64_t CheckpointReader::bytes() const {
-  return std::accumulate(opened_->bytes.begin(), opened_->bytes.end(), std::int64_t{0});
-}
-
-std::vector<std::string> CheckpointReader::labels(const std::string& group) const {
-  return opened_->index.has(group) ? opened_->index.group(group).names() : std::vector<std::string>();
-}
-
-bool CheckpointReader::has(const std::string& group, const std::string& label) const {
-  return opened_->index.has(group + "/" + label);
-}
+std::int64_t CheckpointReader::bytes() const { return std::accumulate(bytes_.begin(), bytes_.end(), std::int64_t{0}); }
 
 std::vector<std::int64_t> CheckpointReader::shape(const std::string& group, const std::string& label) const {
-  return opened_->index.dataset(group + "/" + label).shape();
+  return index_.dataset(group + "/" + label).shape();
 }
 
 void CheckpointReader::read(const std::string& group, const std::string& label, std::span<float> out) const {
-  opened_->index.dataset(group + "/" + label).read(out);
+  index_.dataset(group + "/" + label).read(out);
 }
 
 void CheckpointReader::read(const std::string& group, const std::string& label, std::int64_t first,
                             std::span<float> out) const {
-  const h5::Dataset tensor = opened_->index.dataset(group + "/" + label);
+  const h5::Dataset tensor = index_.dataset(group + "/" + label);
   if (first < 0 || first > tensor.size() - static_cast<std::int64_t>(out.size())) {
     throw std::out_of_range(fmt::format("{}: shape [{}] has no {} elements from {} on", tensor.where(),
                                         fmt::join(tensor.shape(), ", "), out.size(), first));
@@ -124,11 +106,11 @@ void CheckpointReader::read(const std::string& group, const std::string& label, 
 }
 
 void CheckpointReader::require_unchanged() const {
-  for (std::size_t i = 0; i < opened_->files.size(); ++i) {
-    const fs::path path = opened_->folder / opened_->files[i];
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    const fs::path path = folder_ / files_[i];
     std::error_code error;
     const auto bytes = fs::file_size(path, error);
-    if (error || bytes != static_cast<std::uintmax_t>(opened_->bytes[i])) {
+    if (error || bytes != static_cast<std::uintmax_t>(bytes_[i])) {
       throw Failure(Exit::files,
                     "{}: {} while it was read: another run deletes or writes the checkpoints there. Copy the "
                     "checkpoint to another folder, and start again.",
@@ -139,20 +121,19 @@ void CheckpointReader::require_unchanged() const {
 
 CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers, std::string_view option) {
   fs::path folder;
-  std::unique_ptr<CheckpointReader::Opened> opened;
+  std::optional<CheckpointReader> opened;
   const std::vector<std::string> sums = all_gather(peers, [&] {
     // normalised ("x/step_00000010/", relative): messages name the folder and its neighbours
     folder = fs::absolute(step_folder).lexically_normal();
     if (!folder.has_filename()) folder = folder.parent_path();
     h5::File index = open_index(folder, option);
-    const CheckpointState state = read_state(index);
     const auto names = index.dataset("files/name").strings(), checksums = index.dataset("files/xxh3").strings();
     const auto bytes = index.dataset("files/bytes").values<std::int64_t>();
     for (std::size_t file = static_cast<std::size_t>(peers.rank); file < names.size();
          file += static_cast<std::size_t>(peers.ranks)) {
       verify_rank_file(folder / names[file], bytes.at(file), checksums.at(file), option);
     }
-    opened.reset(new CheckpointReader::Opened{folder, std::move(index), state, names, bytes});
+    opened.emplace(CheckpointReader(folder, std::move(index), names, bytes));
     return read_text(folder / "index.xxh3").substr(0, 16);  // that of the index, which holds those of all files
   });
   const auto other = std::find_if(sums.begin(), sums.end(), [&](const std::string& sum) { return sum != sums[0]; });
@@ -162,7 +143,7 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
                   "rank {}: {} differs from the checkpoint on rank 0's host: copy one of them to all hosts",
                   other - sums.begin(), folder.string());
   });
-  return CheckpointReader(std::move(opened));
+  return std::move(*opened);
 }
 
 }  // namespace tessera::io

@@ -18,7 +18,7 @@
 #include "io/checkpoint.hpp"  // write_checkpoint
 #include "io/checkpoint_detail.hpp"
 #include "io/files.hpp"
-#include "io/h5.hpp"
+#include "io/table.hpp"
 
 namespace tessera::io {
 namespace fs = std::filesystem;
@@ -162,11 +162,11 @@ void remove_temporaries(const fs::path& checkpoints) {
   std::vector<fs::path> temporaries;  // first: dismantling may add folders
   std::error_code ignored;
   for (fs::directory_iterator entry(checkpoints, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
-    if (is_temporary(entry->path().filename().string())) temporaries.push_back(entry->path());
+    if (home_of_temporary(entry->path().filename())) temporaries.push_back(entry->path());
   }
   for (const fs::path& folder : temporaries) {
     try {
-      dismantle(folder, checkpoints / home_of_temporary(folder.filename().string()));
+      dismantle(folder, checkpoints / *home_of_temporary(folder.filename()));
     } catch (const Failure&) {
     }
   }
@@ -271,11 +271,9 @@ void write_index(const fs::path& path, const CheckpointState& state, const std::
     names.push_back(rank_name(static_cast<int>(names.size())));
     std::istringstream(text) >> bytes.emplace_back() >> checksums.emplace_back();
   }
-  auto name = file.write("files/name", names, {"1", "rank files of this checkpoint"});
-  name.make_scale("name");
-  file.write("files/bytes", bytes, {"byte", "size of the rank file"}).attach_scale(name, 0);
-  file.write("files/xxh3", checksums, {"1", "XXH3 of the rank file, 64 bit, as xxhsum -H3 prints it"})
-      .attach_scale(name, 0);
+  Table table(file, "files", "name", names, {"1", "rank files of this checkpoint"});
+  table.add("bytes", bytes, {"byte", "size of the rank file"});
+  table.add("xxh3", checksums, {"1", "XXH3 of the rank file, 64 bit, as xxhsum -H3 prints it"});
   file.close();
   sync_file(path);
 }

@@ -45,6 +45,9 @@ class Descriptor {
   int fd_;
 };
 
+namespace {
+
+/// Advice for the errno `error`: the last sentence of a message.
 std::string next_action(int error) {
   switch (error) {
     case ENOSPC:
@@ -67,6 +70,8 @@ std::string next_action(int error) {
     default: return "Check the file system it is on";
   }
 }
+
+}  // namespace
 
 Failure file_failure(const std::filesystem::path& path, std::string_view doing, int error) {
   return Failure(error == ENOMEM ? Exit::out_of_memory : Exit::files,
@@ -148,16 +153,10 @@ void publish(const std::filesystem::path& from, const std::filesystem::path& to)
 }
 
 std::string read_text(const std::filesystem::path& path) {
-  require_regular_file(path);
-  Descriptor file(path, O_RDONLY);
-  std::string text;
-  char buffer[4096];
-  for (;;) {
-    const ssize_t got = ::read(file.fd(), buffer, sizeof buffer);
-    if (got == 0) return text;
-    if (got < 0 && errno != EINTR) throw file_failure(path, "reading", errno);
-    if (got > 0) text.append(buffer, static_cast<std::size_t>(got));
-  }
+  const InputFile file(path);
+  std::string text(static_cast<std::size_t>(file.bytes()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
 }
 
 void write_text(const std::filesystem::path& path, std::string_view text) {

@@ -23,8 +23,6 @@ inline constexpr const char* kMoreMemory =
 
 /// "PATH: DOING failed: No space left on device. Free some space there, ..." for the errno `error`.
 Failure file_failure(const std::filesystem::path&, std::string_view doing, int error);
-/// The last sentence of such a message: advice for the errno `error`.
-std::string next_action(int error);
 
 /// Throws unless the path, with links followed, is a regular file. For use before opening: a FIFO blocks until written.
 void require_regular_file(const std::filesystem::path&, std::string_view doing = "opening");

@@ -5,7 +5,6 @@
 #include <hdf5_hl.h>
 
 #include <algorithm>
-#include <cerrno>
 
 #include "io/files.hpp"
 #include "io/h5_calls.hpp"
@@ -281,24 +280,6 @@ std::int64_t bytes_of(const Handle& type) {
   return static_cast<std::int64_t>(H5Tget_size(type.id()));
 }
 
-Handle make_dataset(const Group& group, const std::string& path, const std::string& where, Type type,
-                    const Shape& shape, hid_t creation) {
-  const Lock lock;
-  const Handle links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
-  H5Pset_create_intermediate_group(links.id(), 1);
-  const Handle stored = make_type(type, true), space = make_space(shape);
-  return {
-    H5_CHECK(H5Dcreate2(group.id(), path.c_str(), stored.id(), space.id(), links.id(), creation, H5P_DEFAULT), where,
-             "making the dataset")
-    , H5Dclose
-  };
-}
-
-void set_meaning(Object& object, const Meaning& meaning) {
-  object.set_attribute("units", meaning.units);
-  object.set_attribute("description", meaning.description);
-}
-
 }  // namespace
 
 void Dataset::write_range_as(Type type, const void* values, std::int64_t first, std::int64_t count) {
@@ -322,10 +303,18 @@ void Dataset::write_range_as(Type type, const void* values, std::int64_t first, 
   }
 }
 
-Dataset Group::make_as(const std::string& path, Type type, const Shape& shape, const Meaning& meaning) {
+Dataset Group::make_as(const std::string& path, Type type, const Shape& shape, const Meaning& meaning, Id creation) {
+  const Lock lock;
   const std::string where = fmt::format("{}/{}", where_, path);
-  Dataset dataset(make_dataset(*this, path, where, type, shape, H5P_DEFAULT), where);
-  set_meaning(dataset, meaning);
+  const Handle links(H5Pcreate(H5P_LINK_CREATE), H5Pclose), stored = make_type(type, true), space = make_space(shape);
+  H5Pset_create_intermediate_group(links.id(), 1);
+  Dataset dataset(
+      Handle(H5_CHECK(H5Dcreate2(id(), path.c_str(), stored.id(), space.id(), links.id(), creation, H5P_DEFAULT), where,
+                      "making the dataset"),
+             H5Dclose),
+      where);
+  dataset.set_attribute("units", meaning.units);
+  dataset.set_attribute("description", meaning.description);
   return dataset;
 }
 
@@ -333,7 +322,7 @@ Dataset Group::write_as(const std::string& path, Type type, const Shape& shape, 
                         const Meaning& meaning) {
   if (product(shape) != count)
     throw std::logic_error(fmt::format("{}/{}: {} values for shape [{}]", where_, path, count, fmt::join(shape, ", ")));
-  Dataset dataset = make_as(path, type, shape, meaning);
+  Dataset dataset = make_as(path, type, shape, meaning, H5P_DEFAULT);
   dataset.write_range_as(type, values, 0, count);
   return dataset;
 }
@@ -368,15 +357,14 @@ Dataset Group::write_virtual(const std::string& path, Type type, const Shape& sh
       part.start[0] += box.size;
     }
   }
-  Dataset dataset(make_dataset(*this, path, where, type, shape, creation.id()), where);
-  set_meaning(dataset, meaning);
-  return dataset;
+  return make_as(path, type, shape, meaning, creation.id());
 }
 
 // --- files ----------------------------------------------------------------------------------------------------------
 
-File::File(Handle file, Handle root, std::filesystem::path path, bool is_writing)
-    : Group(std::move(root), path.string() + ":"),
+File::File(Handle file, std::filesystem::path path, bool is_writing)
+    : Group(Handle(H5_CHECK(H5Gopen2(file.id(), "/", H5P_DEFAULT), path.string(), "opening the root group"), H5Gclose),
+            path.string() + ":"),
       file_(std::move(file)),
       path_(std::move(path)),
       is_writing_(is_writing) {}
@@ -390,8 +378,7 @@ File File::create(const std::filesystem::path& path) {
   Handle file(
       H5_CHECK(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()), path.string(), "making the HDF5 file"),
       H5Fclose);
-  Handle root(H5_CHECK(H5Gopen2(file.id(), "/", H5P_DEFAULT), path.string(), "opening the root group"), H5Gclose);
-  return {std::move(file), std::move(root), path, true};
+  return {std::move(file), path, true};
 }
 
 File File::open(const std::filesystem::path& path) {
@@ -402,8 +389,7 @@ File File::open(const std::filesystem::path& path) {
   H5Pset_fclose_degree(access.id(), H5F_CLOSE_STRONG);
   H5Pset_fapl_sec2(access.id());  // whatever the environment selects: read_selected needs its descriptor
   Handle file(H5_CHECK(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), path.string(), "opening as HDF5"), H5Fclose);
-  Handle root(H5_CHECK(H5Gopen2(file.id(), "/", H5P_DEFAULT), path.string(), "opening the root group"), H5Gclose);
-  return {std::move(file), std::move(root), path, false};
+  return {std::move(file), path, false};
 }
 
 std::string File::format() const {

@@ -122,7 +122,7 @@ class Group : public Object {
   /// A dataset of `shape` for write_from; creates its parent groups.
   template <class T>
   Dataset make(const std::string& path, const Shape& shape, const Meaning& meaning) {
-    return make_as(path, type_of<T>(), shape, meaning);
+    return make_as(path, type_of<T>(), shape, meaning, kDefault);
   }
   /// The same with its `values`.
   template <class T>
@@ -143,7 +143,7 @@ class Group : public Object {
   using Object::Object;
 
  private:
-  Dataset make_as(const std::string& path, Type, const Shape&, const Meaning&);
+  Dataset make_as(const std::string& path, Type, const Shape&, const Meaning&, Id creation);
   Dataset write_as(const std::string& path, Type, const Shape&, const void* values, std::int64_t count, const Meaning&);
 };
 
@@ -161,7 +161,7 @@ class File : public Group {
   ~File() { handle_.close(); }  // the root group before its file
 
  private:
-  File(Handle file, Handle root, std::filesystem::path path, bool is_writing);
+  File(Handle file, std::filesystem::path path, bool is_writing);
   Handle file_;
   std::filesystem::path path_;
   bool is_writing_ = false;

@@ -6,7 +6,6 @@
 #include <functional>
 #include <mutex>
 #include <numeric>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -48,7 +47,7 @@ Lock::~Lock() {
 
 namespace tessera::io::h5::detail {
 
-static_assert(std::is_same_v<Id, hid_t>, "h5.hpp spells hid_t as int64_t so that hdf5.h stays in h5*.cpp");
+static_assert(std::is_same_v<Id, hid_t> && kDefault == H5P_DEFAULT, "h5.hpp has no hdf5.h, which stays in h5*.cpp");
 
 namespace {
 
@@ -111,13 +110,6 @@ void start_library() {
   static_cast<void>(is_quiet);
 }
 
-Handle text_type() {
-  Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
-  H5Tset_size(type.id(), H5T_VARIABLE);
-  H5Tset_cset(type.id(), H5T_CSET_UTF8);
-  return type;
-}
-
 Handle make_type(Type type, bool is_stored) {
   const Lock lock;
   const auto copy = [&](hid_t native, hid_t stored) { return Handle(H5Tcopy(is_stored ? stored : native), H5Tclose); };
@@ -130,9 +122,12 @@ Handle make_type(Type type, bool is_stored) {
     case Type::uint16: return copy(H5T_NATIVE_UINT16, H5T_STD_U16LE);
     case Type::uint32: return copy(H5T_NATIVE_UINT32, H5T_STD_U32LE);
     case Type::uint64: return copy(H5T_NATIVE_UINT64, H5T_STD_U64LE);
-    case Type::text: return text_type();
+    case Type::text: break;
   }
-  throw std::logic_error("unknown h5::Type");
+  Handle text = copy(H5T_C_S1, H5T_C_S1);
+  H5Tset_size(text.id(), H5T_VARIABLE);
+  H5Tset_cset(text.id(), H5T_CSET_UTF8);
+  return text;
 }
 
 std::int64_t product(const Shape& shape) {
@@ -152,23 +147,22 @@ std::vector<std::string> read_strings(hid_t stored, std::size_t count, const std
     throw Failure(Exit::files, "{}: holds no text. Write it as a UTF-8 string.", where);
   }
   if (H5Tis_variable_str(stored) > 0) {
-    Handle type(H5Tcopy(stored), H5Tclose);
     std::vector<char*> pointers(count, nullptr);
-    H5_CHECK(read(type.id(), pointers.data()), where, "reading text");
+    H5_CHECK(read(stored, pointers.data()), where, "reading text");
     for (char* pointer : pointers) {
       out.emplace_back(pointer != nullptr ? pointer : "");
       H5free_memory(pointer);
     }
-  } else {
-    const std::size_t width = H5Tget_size(stored);
-    std::string buffer(count * width, '\0');
-    Handle type(H5Tcopy(stored), H5Tclose);
-    H5_CHECK(read(type.id(), buffer.data()), where, "reading text");
-    for (std::size_t i = 0; i < count; ++i) {
-      std::string entry = buffer.substr(i * width, width);
-      entry.resize(std::min(entry.find_last_not_of(H5Tget_strpad(stored) == H5T_STR_SPACEPAD ? ' ' : '\0') + 1, width));
-      out.push_back(std::move(entry));
-    }
+    return out;
+  }
+  const std::size_t width = H5Tget_size(stored);
+  std::string buffer(count * width, '\0');
+  H5_CHECK(read(stored, buffer.data()), where, "reading text");
+  const char padding = H5Tget_strpad(stored) == H5T_STR_SPACEPAD ? ' ' : '\0';
+  for (std::size_t i = 0; i < count; ++i) {
+    std::string entry = buffer.substr(i * width, width);
+    entry.resize(std::min(entry.find_last_not_of(padding) + 1, width));
+    out.push_back(std::move(entry));
   }
   return out;
 }

@@ -30,7 +30,6 @@ Result check(Result result, const std::string& where, std::string_view doing) {
 /// clean-up at exit, which in 1.10 crashes after a failed flush to a full disk; handles close everything instead.
 void start_library();
 
-Handle text_type();
 /// The type in memory, or with `is_stored` the one in files: little-endian everywhere.
 Handle make_type(Type type, bool is_stored);
 Handle make_space(const Shape& shape);

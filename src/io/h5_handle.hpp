@@ -9,30 +9,22 @@
 namespace tessera::io::h5 {
 
 using Id = std::int64_t;                  // hid_t
+inline constexpr Id kDefault = 0;         // H5P_DEFAULT
 using Shape = std::vector<std::int64_t>;  // extents, slowest first; empty: a scalar
 
 enum class Type { float32, float64, int32, int64, uint8, uint16, uint32, uint64, text };
 
 template <class T>
-constexpr Type type_of() {
-  if constexpr (std::is_same_v<T, float>)
-    return Type::float32;
-  else if constexpr (std::is_same_v<T, double>)
-    return Type::float64;
-  else if constexpr (std::is_same_v<T, std::int32_t>)
-    return Type::int32;
-  else if constexpr (std::is_same_v<T, std::int64_t>)
-    return Type::int64;
-  else if constexpr (std::is_same_v<T, std::uint8_t>)
-    return Type::uint8;
-  else if constexpr (std::is_same_v<T, std::uint16_t>)
-    return Type::uint16;
-  else if constexpr (std::is_same_v<T, std::uint32_t>)
-    return Type::uint32;
-  else if constexpr (std::is_same_v<T, std::uint64_t>)
-    return Type::uint64;
-  else
-    static_assert(sizeof(T) == 0, "no HDF5 type for this element");
+consteval Type type_of() {
+  if (std::is_same_v<T, float>) return Type::float32;
+  if (std::is_same_v<T, double>) return Type::float64;
+  if (std::is_same_v<T, std::int32_t>) return Type::int32;
+  if (std::is_same_v<T, std::int64_t>) return Type::int64;
+  if (std::is_same_v<T, std::uint8_t>) return Type::uint8;
+  if (std::is_same_v<T, std::uint16_t>) return Type::uint16;
+  if (std::is_same_v<T, std::uint32_t>) return Type::uint32;
+  if (std::is_same_v<T, std::uint64_t>) return Type::uint64;
+  throw "no HDF5 type for this element";
 }
 
 /// HDF5 serves one thread at a time, in the order of arrival: each function of this wrapper holds a lock. A thread that
