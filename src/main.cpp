@@ -125,9 +125,10 @@ std::string figures_of(const config::Deck& deck) {
   return text;
 }
 
-/// The plan of every chosen row of an experiment; a row that has none says why. If none has one, throws the first
-/// row's failure.
-std::string plan_of_rows(const config::Deck& deck) {
+/// The plan of a deck, or of every chosen row of an experiment; a row that has none says why. If none has one, throws
+/// the first row's failure.
+std::string plan_of(const config::Deck& deck) {
+  if (deck.rows.empty()) return train::plan_text(deck.settings, launcher_ranks());
   std::string text;
   std::optional<Failure> first;
   bool has_plan = false;
@@ -155,11 +156,7 @@ bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck
     for (const config::DeckRow& row : deck.rows) answer(fmt::format("{}row {}\n", mark, row.name));
   }
   if (line.print) answer(deck.resolved);  // still a deck below a comment
-  if (line.plan && line.figures) {
-    answer(figures_of(deck));
-    return true;
-  }
-  if (line.plan) answer(deck.rows.empty() ? train::plan_text(deck.settings, launcher_ranks()) : plan_of_rows(deck));
+  if (line.plan) answer(line.figures ? figures_of(deck) : plan_of(deck));
   return true;
 }
 

@@ -119,11 +119,11 @@ void Console::step(const StepRecord& record) {
   }
 }
 
-void Console::note(std::string_view line) {
-  if (style_ == Style::silent) return;
+void Console::note(std::string_view text) {
+  if (style_ == Style::silent || text.empty()) return;
   const bool had_bar = is_bar_drawn_;
   erase_bar();
-  put(fmt::format("{}\n", printable(line)));
+  put(printable(text) + (text.ends_with('\n') ? "" : "\n"));
   if (had_bar && is_running_) draw_bar();
 }
 

@@ -33,8 +33,8 @@ class Console {
   /// After every step. Lines are printed at multiples of every_steps, at the last step and with each validation loss;
   /// where there is a bar, with each validation loss only.
   void step(const StepRecord&);
-  /// A line that stays, above the bar where there is one. Control characters in it are escaped, here and below.
-  void note(std::string_view line);
+  /// Lines that stay, above the bar where there is one; "" is none. Control characters are escaped, here and below.
+  void note(std::string_view text);
   /// A line that the next one replaces, where there is a bar; else one that stays.
   void passing(std::string_view line);
   /// Takes the bar or the passing line away, if one is drawn.

@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iterator>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "build_info.hpp"
 #include "config/keys.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/gemm_algorithms.hpp"
 #include "jobs/failure.hpp"
+#include "jobs/run_file.hpp"
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "memory/layout.hpp"
@@ -87,6 +90,13 @@ void require_outside(const fs::path& directory, const fs::path& checkpoint) {
       Exit::files,
       "{}: this checkpoint lies in job.directory, but its run does not continue from it; use another job.directory",
       checkpoint.string());
+}
+
+/// The numbers in `text`, apart by spaces.
+template <class Number>
+std::vector<Number> numbers_in(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<Number>(words), {}};
 }
 
 }  // namespace
@@ -188,17 +198,6 @@ void require_same_training(const io::CheckpointState& state, const config::Setti
                 settings.job.directory, state.step, settings.train.steps, fmt::join(changes, ", "));
 }
 
-namespace {
-
-/// The numbers in `text`, apart by spaces.
-template <class Number>
-std::vector<Number> numbers_in(const std::string& text) {
-  std::istringstream words(text);
-  return {std::istream_iterator<Number>(words), {}};
-}
-
-}  // namespace
-
 void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer,
                         data::Sampler& sampler, const Note& note) {
   const io::CheckpointReader& checkpoint = *beginning.checkpoint;
@@ -287,6 +286,61 @@ io::Background::Work checkpoint_of(const Context& context, train::Trainer& train
           keep = static_cast<int>(settings.checkpoint.keep)](const io::Peers& peers) {
     io::write_checkpoint(directory, state, tensors, peers, keep);
   };
+}
+
+Saving::Saving(parallel::World& world, Owner& owner, Note note)
+    : world_(world), owner_(owner), note_(std::move(note)), background_(peers_of(world)) {}
+
+void Saving::save(const std::function<void()>& flush, const std::function<io::Background::Work()>& prepare,
+                  bool in_background) {
+  const auto watch = world_.watch("a checkpoint", parallel::kPatience);
+  double took_s = 0, flush_s = 0;
+  timed(took_s, [&] {
+    finish();
+    timed(flush_s, flush);
+    const io::Background::Work write = prepare();
+    if (in_background) {
+      background_.start(write);
+    } else {
+      write(peers_of(world_));
+    }
+  });
+  seconds_ += took_s - flush_s;
+  if (!in_background) return has_saved(took_s);
+  longest_wait_s_ = std::max(longest_wait_s_, took_s);
+}
+
+void Saving::go_on() {
+  background_.go_on();
+  if (!is_under_way()) has_saved(background_.seconds());
+}
+
+void Saving::finish() {
+  if (!is_under_way()) return;
+  const auto watch = world_.watch("a checkpoint", parallel::kPatience);
+  background_.finish();
+  has_saved(background_.seconds());
+}
+
+void Saving::finish_after_failure() {
+  try {
+    finish();
+  } catch (const parallel::AgreedError&) {
+  } catch (const std::exception&) {
+    if (world_.size() > 1) throw;  // the other ranks wait for this one
+  }
+}
+
+void Saving::has_saved(double took_s) {
+  longest_write_s_ = std::max(longest_write_s_, took_s);
+  world_.agree_on_root([&] { note_(owner_.checkpoint_took(took_s)); });
+}
+
+std::string Saving::summary() const {
+  if (longest_wait_s_ == 0) return "";
+  return fmt::format(
+      "checkpoints in the background: training waited at most {:.2f} s for one; writing took at most {:.2f} s\n",
+      longest_wait_s_, longest_write_s_);
 }
 
 std::string verification_of(const std::string& path) {

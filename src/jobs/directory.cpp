@@ -1,5 +1,6 @@
 #include "jobs/directory.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <fcntl.h>
@@ -9,7 +10,10 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -20,7 +24,6 @@
 #include "io/files.hpp"
 #include "io/trace.hpp"  // kRunFormat
 #include "jobs/owner.hpp"
-#include "jobs/status.hpp"
 #include "kernels/core/events.hpp"
 
 namespace tessera::jobs {
@@ -32,6 +35,7 @@ namespace {
 constexpr const char* kLockName = ".lock";
 constexpr const char* kTrace = "run.h5";
 constexpr const char* kUnfinishedTrace = "run.h5.tmp";
+constexpr const char* kStatus = "status";
 
 bool holds_something(const fs::path& directory) {
   std::error_code error;
@@ -63,6 +67,8 @@ std::string format_of(const fs::path& path) {
   }
 }
 
+bool holds_experiment(const fs::path& directory) { return format_of(directory / kExperimentFile) == kExperimentFormat; }
+
 /// Refuses to delete a file of that name which this program has not written.
 void require_own(const fs::path& path, std::string_view format) {
   std::error_code error;
@@ -75,7 +81,7 @@ void require_own(const fs::path& path, std::string_view format) {
 /// Whether a job writes a file of that name into its directory.
 bool is_of_a_job(const std::string& name) {
   if (name == kTrace || name == kUnfinishedTrace || name == Owner::kName) return true;
-  for (std::string result : {"bench.h5", "attention.h5", "model.h5", Status::kName}) {
+  for (std::string result : {"bench.h5", "attention.h5", "model.h5", kStatus}) {
     if (name == result || name.starts_with(result + ".tmp") || name.starts_with(result + ".part")) return true;
   }
   return false;
@@ -125,8 +131,6 @@ void clear_row(const fs::path& folder, const Note& note) {
   if (fs::is_directory(fs::symlink_status(folder, error)) && !holds_something(folder)) remove_whole(folder);
 }
 
-bool holds_experiment(const fs::path& directory) { return format_of(directory / kExperimentFile) == kExperimentFormat; }
-
 void require_new_directory(const config::Job& job) {
   std::error_code error;
   if (fs::exists(job.directory, error) && !fs::is_directory(job.directory, error)) {
@@ -173,20 +177,18 @@ void RunDirectory::lock(const fs::path& folder, const Note& note) {
                   folder.string(), std::strerror(errno));
   }
   locks_.push_back(lock);
-  const auto is_taken = [&] {
-    if (flock(lock, LOCK_EX | LOCK_NB) == 0) return false;
-    if (errno == EWOULDBLOCK) return true;
-    note(
-        fmt::format("warning    {}: this file system does not lock ({}), so nothing keeps a second run out: mount it "
-                    "with locks (Lustre: -o flock), or see to it that no other run works there\n",
-                    folder.string(), std::strerror(errno)));
-    return false;
-  };
-  if (!is_taken()) return;
-  note(fmt::format("{}: another run is working in this directory; waiting {:.0f} s for its end\n", folder.string(),
-                   kLockPatience_s));
   const double until_s = events::now_s() + kLockPatience_s;
-  while (is_taken()) {
+  for (bool has_waited = false; flock(lock, LOCK_EX | LOCK_NB) != 0; has_waited = true) {
+    if (errno != EWOULDBLOCK) {
+      return note(
+          fmt::format("warning    {}: this file system does not lock ({}), so nothing keeps a second run out: mount it "
+                      "with locks (Lustre: -o flock), or see to it that no other run works there\n",
+                      folder.string(), std::strerror(errno)));
+    }
+    if (!has_waited) {
+      note(fmt::format("{}: another run is working in this directory; waiting {:.0f} s for its end\n", folder.string(),
+                       kLockPatience_s));
+    }
     if (events::now_s() > until_s) {
       throw Failure(Exit::files,
                     "{}: another run is working in this directory; wait for it, or use another (job.directory=...)",
@@ -220,6 +222,23 @@ void RunDirectory::clear(const Note& note) const {
   remove_whole(path_ / kTrace);
   remove_whole(path_ / kUnfinishedTrace);
   clear_experiment(path_, note);
+}
+
+void RunDirectory::write_status(const std::string& state, const std::string& progress) {
+  status_written_ = std::chrono::steady_clock::now();
+  const std::string job = slurm_job([](const char* name) { return std::getenv(name); });
+  const fs::path unfinished = path_ / fmt::format("{}.tmp", kStatus);
+  std::ofstream file(unfinished);
+  file << fmt::format("{:<9} {}  at {:%H:%M:%S}{}\n", state, progress, fmt::localtime(std::time(nullptr)),
+                      job.empty() ? "" : "  job " + job);
+  file.close();
+  std::error_code lost;
+  if (file) fs::rename(unfinished, path_ / kStatus, lost);
+  if (!file || lost) fs::remove(unfinished, lost);
+}
+
+bool RunDirectory::is_status_due() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - status_written_).count() >= kStatusEvery_s;
 }
 
 fs::path checkpoint_folder(const std::string& path) {

@@ -1,6 +1,7 @@
 /// The folders and files that a job reads and writes, as the deck names them.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -8,15 +9,11 @@
 
 #include "io/h5.hpp"
 #include "jobs/jobs.hpp"
-#include "jobs/note.hpp"
 
 namespace tessera::jobs {
 
 constexpr const char* kExperimentFile = "experiment.h5";
 constexpr const char* kExperimentFormat = "tessera experiment";  // its attribute /info format
-
-/// Whether `directory` holds an experiment.h5 that an experiment has written.
-bool holds_experiment(const std::filesystem::path& directory);
 
 /// Refuses (exit 6) a job.directory unfit for a new run: a file, or a directory that is not empty unless job.overwrite
 /// is set. Changes nothing. For rank 0.
@@ -26,10 +23,9 @@ void require_new_directory(const config::Job& job);
 /// <directory>/.lock, and on checkpoints/.lock where `checkpoints` is a link.
 class RunDirectory {
  public:
-  /// Unless `may_exist`, refuses (exit 6) what require_new_directory refuses. Makes the directory if it is missing.
-  /// Waits at most kLockPatience_s, with a note, for another run in the directory (ranks briefly outlive a killed
-  /// mpirun), then fails (exit 6). Refuses (exit 6) a directory that a job of Slurm owns (jobs/owner.hpp). Collective;
-  /// rank 0 does the work.
+  /// Makes the directory if it is missing. Refuses (exit 6) one that a job of Slurm owns (jobs/owner.hpp), unless
+  /// `may_exist` what require_new_directory refuses, and one where another run still works after kLockPatience_s (ranks
+  /// briefly outlive a killed mpirun). Collective; rank 0 does the work.
   RunDirectory(const Context& context, bool may_exist, const Note& note);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
@@ -45,7 +41,15 @@ class RunDirectory {
   /// lock guards. For the rank that locked it; others return.
   void require_in_place() const;
 
-  static constexpr double kLockPatience_s = 10;
+  /// Replaces <directory>/status, one line that says how far a training run is, for `watch cat`:
+  ///
+  ///     running   step 120/400   30 %  00:41 left  loss 2.3121  val 2.4012  80.0k tokens/s  at 12:31:05  job 17
+  ///
+  /// A line that cannot be written is lost: run.h5, which lies beside it, tells of a full disk. For rank 0.
+  void write_status(const std::string& state, const std::string& progress);
+  bool is_status_due() const;  // the last line is older than kStatusEvery_s
+
+  static constexpr double kLockPatience_s = 10, kStatusEvery_s = 1;
 
  private:
   void lock(const std::filesystem::path& folder, const Note& note);
@@ -53,6 +57,7 @@ class RunDirectory {
   std::filesystem::path path_;
   bool is_experiment_;
   std::vector<int> locks_;  // file descriptors
+  std::chrono::steady_clock::time_point status_written_{};
 };
 
 /// The same for what jobs have written into the folder of an experiment's row, and the folder if nothing else is in it.

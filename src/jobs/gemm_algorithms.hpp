@@ -1,9 +1,6 @@
-/// GEMM algorithms chosen by timing (train.tune_gemm): agreed on by all ranks, stored in checkpoints, restored on
-/// resume.
-///
-/// Timing is not repeatable, so its choice becomes part of the run: after the first step all ranks use the same
-/// algorithm per kind of GEMM, checkpoints store it, and a resumed run restores it. With another GPU or library
-/// version, the first step times again, and the run prints a note.
+/// GEMM algorithms chosen by timing (train.tune_gemm). Timing is not repeatable, so its choice becomes part of the run:
+/// after the first step all ranks use the same algorithm per kind of GEMM, checkpoints store it, and a resumed run
+/// restores it. With another GPU or library version, the first step times again, and the run prints a note.
 #pragma once
 
 #include <string>

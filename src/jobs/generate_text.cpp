@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>  // stderr
 
 #include "config/keys.hpp"
@@ -26,21 +25,16 @@ using Exec = kernels::Device;
 template <class Scalar>
 Kokkos::View<Scalar*, typename Exec::memory_space> load_weights(const io::CheckpointReader& checkpoint,
                                                                 const model::ParamTable& table) {
-  using Real = Accum<Scalar>;
-  std::vector<Real> weights(table.flat_count(), Real(0));
-  std::vector<float> buffer;
+  std::vector<float> weights(table.flat_count(), 0.0f);
   for (const model::Param& param : table.params()) {
-    buffer.resize(param.count);
-    checkpoint.read("params", param.label, buffer);
-    std::copy(buffer.begin(), buffer.end(), weights.begin() + param.first);
+    checkpoint.read("params", param.label, std::span(weights).subspan(param.first, param.count));
   }
   checkpoint.require_unchanged();
-  const Real* source = weights.data();
   const auto master = Kokkos::create_mirror_view_and_copy(
-      Exec(), Kokkos::View<const Real*, Kokkos::HostSpace, kernels::Unmanaged>(source, weights.size()));
+      Exec(), Kokkos::View<const float*, Kokkos::HostSpace, kernels::Unmanaged>(weights.data(), weights.size()));
   Kokkos::View<Scalar*, typename Exec::memory_space> params(
       Kokkos::view_alloc(Kokkos::WithoutInitializing, "tessera::generate::params"), weights.size());
-  kernels::CastCopy<Exec, Real, Scalar>{master, params}.launch(Exec());
+  kernels::CastCopy<Exec, float, Scalar>{master, params}.launch(Exec());
   Kokkos::fence();
   return params;
 }
@@ -67,14 +61,6 @@ std::vector<std::vector<int>> continue_texts(const io::CheckpointReader& checkpo
                                                 no_hooks);
 }
 
-/// The tokens of a prompt, which are its bytes.
-std::vector<int> tokens_of(const std::string& prompt) {
-  std::vector<int> tokens;
-  for (const char c : prompt) tokens.push_back(static_cast<unsigned char>(c));
-  if (tokens.empty()) tokens.push_back('\n');
-  return tokens;
-}
-
 }  // namespace
 
 Exit generate(const Context& context) {
@@ -93,8 +79,8 @@ Exit generate(const Context& context) {
     const config::Deck trained = config::parse_stored_deck(checkpoint.state().deck, "the checkpoint's deck");
     const config::Generate& g = settings.generate;
     const std::vector<std::string> texts = g.prompts.empty() ? std::vector{g.prompt} : g.prompts;
-    std::vector<std::vector<int>> prompts(texts.size()), tokens;
-    std::transform(texts.begin(), texts.end(), prompts.begin(), tokens_of);
+    std::vector<std::vector<int>> prompts, tokens;
+    for (const std::string& text : texts) prompts.push_back(tokens_of(text.empty() ? "\n" : text));
     with_scalar(train::dtype_of(settings.precision.compute), [&]<class Scalar>() {
       tokens = continue_texts<Scalar>(checkpoint, trained.settings, settings, prompts);
     });

@@ -4,6 +4,7 @@
 /// as parallel::AgreedError (rank 0 reports it, all finalise); any other exception aborts the launch.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +17,9 @@
 #include "parallel/world.hpp"
 
 namespace tessera::jobs {
+
+/// Prints lines to the user, on rank 0.
+using Note = std::function<void(const std::string&)>;
 
 struct Context {
   const config::Deck& deck;

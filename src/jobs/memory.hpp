@@ -6,7 +6,7 @@
 #include <string>
 
 #include "config/settings.hpp"
-#include "jobs/note.hpp"
+#include "jobs/jobs.hpp"
 #include "memory/layout.hpp"
 #include "parallel/world.hpp"
 #include "train/plan.hpp"

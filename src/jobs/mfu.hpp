@@ -1,4 +1,4 @@
-/// Model FLOP utilisation: the model's arithmetic rate as a fraction of the GPUs' dense peak.
+/// Model FLOP utilisation.
 ///
 ///   MFU = (6 (P - V C) + 6 L C T) x tokens/s / (dense peak of the datasheet x GPUs)
 ///

@@ -40,12 +40,6 @@ void fail_by_files(parallel::World& world, const Sharing& sharing, const std::st
   world.agree(first);
 }
 
-[[noreturn]] void stop_together(parallel::World& world, const std::string& mine, const std::string& name) {
-  const std::string reason = first_word(world, mine);
-  world.fail(Failure(Exit::stopped, "stopped by {} while the tokens of {} were checked: start it again as before",
-                     reason, name));
-}
-
 }  // namespace
 
 data::Corpus open_corpus(parallel::World& world, const config::Settings& settings,
@@ -93,7 +87,10 @@ data::Corpus open_corpus(parallel::World& world, const config::Settings& setting
     const std::vector<double> agreed = world.max({at < end ? 1. : 0, next < size ? 1. : 0, problem.empty() ? 0. : 1,
                                                   reason.empty() ? 0. : 1, events::now_s() - start_s});
     const bool has_rest = agreed[0] > 0, has_more = agreed[1] > 0, has_failed = agreed[2] > 0;
-    if (agreed[3] > 0 && (has_rest || (has_more && !has_failed))) stop_together(world, reason, corpus->name());
+    if (agreed[3] > 0 && (has_rest || (has_more && !has_failed))) {
+      world.fail(Failure(Exit::stopped, "stopped by {} while the tokens of {} were checked: start it again as before",
+                         first_word(world, reason), corpus->name()));
+    }
     if (has_rest) continue;  // a failure may not be the first: another rank may find one before it
     if (has_failed) fail_by_files(world, sharing, problem);
     if (rounds == 1 && agreed[4] < kRound_s / 2) piece *= 2;

@@ -15,7 +15,7 @@
 #include <optional>
 #include <string>
 
-#include "jobs/note.hpp"
+#include "jobs/jobs.hpp"
 
 namespace tessera::jobs {
 

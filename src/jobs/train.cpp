@@ -1,7 +1,5 @@
-/// The training job: plan, corpus, resume, the training loop, trace and console.
-///
-/// train/trainer.hpp computes and communicates; this file decides when to validate, checkpoint and stop, and reports to
-/// trace and console.
+/// The training job: decides when to validate, checkpoint and stop, and reports to trace and console; train/trainer.hpp
+/// computes and communicates.
 
 #include <fmt/format.h>
 
@@ -17,6 +15,7 @@
 #include "jobs/checkpoints.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/gemm_algorithms.hpp"
+#include "jobs/generation.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/memory.hpp"
 #include "jobs/mfu.hpp"
@@ -24,14 +23,10 @@
 #include "jobs/open_corpus.hpp"
 #include "jobs/owner.hpp"
 #include "jobs/placement.hpp"
-#include "jobs/rank_table.hpp"
 #include "jobs/run_file.hpp"
-#include "jobs/saving.hpp"
 #include "jobs/statistics.hpp"
-#include "jobs/status.hpp"
 #include "jobs/stop.hpp"
 #include "jobs/failure.hpp"
-#include "jobs/training_sample.hpp"
 #include "kernels/core/kernel_timer.hpp"
 #include "kernels/core/words.hpp"
 #include "memory/arena.hpp"
@@ -54,7 +49,6 @@ class TrainingRun {
         mfu_(settings_, world_),
         stop_(settings_.train.time_limit_s),
         owner_(settings_.job.directory),
-        status_(settings_.job.directory),
         trace_(world_) {}
 
   Exit run() {
@@ -96,13 +90,13 @@ class TrainingRun {
     require_profiled_ranks();
     make_plan();
     open_data();
-    directory_.emplace(context_, continues, take_note_);
-    const Beginning beginning = find_beginning(context_, continues, *corpus_, take_note_);
+    directory_.emplace(context_, continues, note_);
+    const Beginning beginning = find_beginning(context_, continues, *corpus_, note_);
     if (is_at_end(beginning)) return false;
     world_.agree_on_root(
         [&] { owner_.begin(beginning.checkpoint && continues ? beginning.checkpoint->state().step : 0, continues); });
     make_trainer(beginning);
-    world_.agree([&] { note(offload_.measure(*plan_, settings_, world_, *trainer_)); });
+    world_.agree([&] { note_(offload_.measure(*plan_, settings_, world_, *trainer_)); });
     open_trace(beginning, continues);
     if (beginning.checkpoint && continues) last_checkpoint_ = step_;
     if (beginning.checkpoint && !continues) {  // so that a kill before the next checkpoint does not lose the start
@@ -122,14 +116,14 @@ class TrainingRun {
   }
 
   void make_plan() {
-    plan_.emplace(plan_run(settings_, world_, take_note_));
+    plan_.emplace(plan_run(settings_, world_, note_));
     places_ = rank_places(world_, Cores(), host_gpus(world_));
     const std::string transport = origin_of(context_).transport;
-    note(fmt::format("{}\nhosts      {}\n{}{}{}{}", build_info::summary(), world_.hosts(), rank_table(places_),
-                     transport.empty() ? "" : "transport  " + transport + "\n", train::describe(*plan_, settings_),
-                     mfu_.formula().empty() ? "" : mfu_.formula() + "\n"));
-    note(warnings_of(places_));
-    note(note_on_groups(world_, settings_.parallel));
+    note_(fmt::format("{}\nhosts      {}\n{}{}{}{}", build_info::summary(), world_.hosts(), rank_table(places_),
+                      transport.empty() ? "" : "transport  " + transport + "\n", train::describe(*plan_, settings_),
+                      mfu_.formula().empty() ? "" : mfu_.formula() + "\n"));
+    note_(warnings_of(places_));
+    note_(note_on_groups(world_, settings_.parallel));
     world_.agree([&] {
       const MemoryShare share = share_of_plan(world_, settings_);
       if (!fits(plan_->layout, share)) require_memory(plan_->layout, share, what_would_fit(*plan_, settings_, world_));
@@ -151,16 +145,16 @@ class TrainingRun {
     validation_windows_ = settings_.train.validation_sequences == 0
                               ? sampler_->validation_windows()
                               : std::min(settings_.train.validation_sequences, sampler_->validation_windows());
-    note(fmt::format("data       {}: {}, {} per epoch, {} ({} read)\n", corpus_->name(),
-                     counted(corpus_->size(), "token"), counted(sampler_->windows_per_epoch(), "window"),
-                     counted(sampler_->validation_windows(), "validation window"), validation_windows_));
+    note_(fmt::format("data       {}: {}, {} per epoch, {} ({} read)\n", corpus_->name(),
+                      counted(corpus_->size(), "token"), counted(sampler_->windows_per_epoch(), "window"),
+                      counted(sampler_->validation_windows(), "validation window"), validation_windows_));
   }
 
   bool is_at_end(const Beginning& beginning) {
     if (!beginning.checkpoint || beginning.checkpoint->state().step < settings_.train.steps) return false;
     world_.agree([&] { require_same_training(beginning.checkpoint->state(), settings_, *corpus_); });
-    note(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to continue\n",
-                     beginning.checkpoint->state().step, settings_.train.steps));
+    note_(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to continue\n",
+                      beginning.checkpoint->state().step, settings_.train.steps));
     return true;
   }
 
@@ -174,7 +168,7 @@ class TrainingRun {
   }
 
   void restore(const Beginning& beginning) {
-    restore_checkpoint(beginning, context_, *trainer_, *sampler_, take_note_);
+    restore_checkpoint(beginning, context_, *trainer_, *sampler_, note_);
     step_ = beginning.checkpoint->state().step;
     sample_ = sampler_->after(beginning.checkpoint->state().sample_index, 0);
   }
@@ -182,7 +176,7 @@ class TrainingRun {
   void open_trace(const Beginning& beginning, bool continues) {
     if (world_.rank() != 0 && is_profiled_rank()) trace_.open_log(step_);
     world_.agree_on_root([&] {
-      if (!continues) directory_->clear(take_note_);  // last: every check has passed
+      if (!continues) directory_->clear(note_);  // last: every check has passed
       io::RunInfo info{origin_of(context_), mfu_.formula(), mfu_.peak(), offload_.link()};
       info.origin.build += fmt::format(", {}, BLAS {}", build_info::mpi(), library_in_use());
       info.job = slurm_job([](const char* name) { return std::getenv(name); });
@@ -193,7 +187,7 @@ class TrainingRun {
                                               continues || beginning.checkpoint ? std::optional(step_) : std::nullopt));
       if (continues && beginning.checkpoint) {  // after this, --resume auto finds this checkpoint or a successor
         if (const auto abandoned = io::rewind_to(settings_.job.directory, beginning.checkpoint->folder()))
-          note(
+          note_(
               fmt::format("resume     later checkpoints and a copy of run.h5 moved to {}: delete it, or continue from "
                           "one of them in another job.directory\n",
                           abandoned->string()));
@@ -214,7 +208,9 @@ class TrainingRun {
       if (!reason.empty()) {
         settle_all();
         if (step_ == settings_.train.steps) break;
-        return stopped(reason);
+        end("stopped", " by " + reason, true);
+        note_(fmt::format("stopped by {} after step {}: resume with --resume auto\n", reason, step_));
+        return Exit::stopped;
       }
       one_step();
       if (settings_.train.tune_gemm && step_ + trainer_->started() == first_step_ + 1) {
@@ -223,13 +219,7 @@ class TrainingRun {
         agree_on_gemm_algorithms(world_);
       }
     }
-    console_.end();
-    if (last_checkpoint_ != step_ && settings_.checkpoint.at_end) save();
-    timed(last_save_s_, [&] { saving_.finish(); });
-    trace_.set_end("finished");
-    trace_.flush();
-    tell("finished");
-    summarize();
+    end("finished", "", settings_.checkpoint.at_end);
     return Exit::finished;
   }
 
@@ -246,24 +236,22 @@ class TrainingRun {
     return reason.empty() ? "a request" : reason;  // one that arrived between the two exchanges
   }
 
-  Exit stopped(const std::string& reason) {
+  /// `state` is for the status and, followed by `why`, for /attempts.
+  void end(const std::string& state, const std::string& why, bool saves) {
     console_.end();
-    if (last_checkpoint_ != step_) save();
+    if (saves && last_checkpoint_ != step_) save();
     timed(last_save_s_, [&] { saving_.finish(); });
-    trace_.set_end("stopped by " + reason);
+    trace_.set_end(state + why);
     trace_.flush();
-    tell("stopped");
+    tell(state);
     summarize();
-    note(fmt::format("stopped by {} after step {}: resume with --resume auto\n", reason, step_));
-    return Exit::stopped;
   }
 
   /// Starts the next step, then settles the previous one, and this one too if something needs its result. On a GPU the
   /// next step is thus enqueued before the previous one has ended.
   void one_step() {
     const std::int64_t step = step_ + trainer_->started() + 1;  // counted from 1
-    const auto& profiled = settings_.trace.profile_steps;
-    const bool is_profiled = std::find(profiled.begin(), profiled.end(), step) != profiled.end();
+    const bool is_profiled = std::ranges::count(settings_.trace.profile_steps, step) > 0;
     const bool is_recorded = is_profiled || (settings_.trace.memory && !has_recorded_memory_);
     if (is_recorded) settle_all();
     if (step != step_ + trainer_->started() + 1) return;  // a bad one among these went back
@@ -280,10 +268,7 @@ class TrainingRun {
     has_recorded_memory_ = true;
   }
 
-  bool is_profiled_rank() const {
-    const auto& ranks = settings_.trace.profile_ranks;
-    return std::find(ranks.begin(), ranks.end(), world_.rank()) != ranks.end();
-  }
+  bool is_profiled_rank() const { return std::ranges::count(settings_.trace.profile_ranks, world_.rank()) > 0; }
   bool validates_after(std::int64_t step) const {
     const std::int64_t every = settings_.train.validate_every;
     return validation_windows_ > 0 && (step == settings_.train.steps || (every > 0 && step % every == 0));
@@ -321,9 +306,9 @@ class TrainingRun {
       ++bad_steps_;
       require_may_go_on(record, numbers, is_profiled);
       sampler_->leave_out(first, end);
-      note(fmt::format("bad step   {}: loss {}, gradient norm {}; samples {}..{} are left out ({} of at most {})\n",
-                       step, without_sign_of_nan(loss), without_sign_of_nan(numbers.grad_norm), first, end - 1,
-                       bad_steps_, settings_.train.bad_steps_limit));
+      note_(fmt::format("bad step   {}: loss {}, gradient norm {}; samples {}..{} are left out ({} of at most {})\n",
+                        step, without_sign_of_nan(loss), without_sign_of_nan(numbers.grad_norm), first, end - 1,
+                        bad_steps_, settings_.train.bad_steps_limit));
       if (settings_.train.on_bad_step == config::OnBadStep::rewind) return go_back();
     }
     sample_ = sampler_->after(end, 0);
@@ -332,7 +317,7 @@ class TrainingRun {
       validated_step_ = step;
     }
     console_.step(record);
-    if (status_.is_due()) directory_->require_in_place(), tell("running");
+    if (directory_->is_status_due()) directory_->require_in_place(), tell("running");
     trace_.add(record, numbers, is_profiled);
     if (saves_after(step)) save();
   }
@@ -389,7 +374,7 @@ class TrainingRun {
       restore(beginning);
     }
     if (trace_) trace_->cut(step_);
-    note(fmt::format("           back to step {}\n", step_));
+    note_(fmt::format("           back to step {}\n", step_));
   }
 
   /// Call before freeing memory that other ranks may have mapped. They may have to wait for rank 0's files.
@@ -419,13 +404,13 @@ class TrainingRun {
     };
     const double checkpoint_s = saving_.seconds() + last_save_s_;
     const double named_s = steps_s_ + validation_s_ + checkpoint_s + trace_.seconds();
-    note(fmt::format("{} in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}, other {}\n",
-                     counted(step_ - first_step_, "step"), wall_s, share(steps_s_), share(validation_s_),
-                     share(checkpoint_s), share(trace_.seconds()), share(std::max(0.0, wall_s - named_s))));
-    note(saving_.summary());
-    note(offload_.summary());
+    note_(fmt::format("{} in {:.1f} s: steps {}, validation {}, checkpoints {}, trace {}, other {}\n",
+                      counted(step_ - first_step_, "step"), wall_s, share(steps_s_), share(validation_s_),
+                      share(checkpoint_s), share(trace_.seconds()), share(std::max(0.0, wall_s - named_s))));
+    note_(saving_.summary());
+    note_(offload_.summary());
     if (std::isfinite(validation_loss_)) {
-      note(fmt::format("validation loss {:.4f} nats per token after step {}\n", validation_loss_, validated_step_));
+      note_(fmt::format("validation loss {:.4f} nats per token after step {}\n", validation_loss_, validated_step_));
     }
   }
 
@@ -434,36 +419,25 @@ class TrainingRun {
     const std::optional<TrainingSample> sample =
         training_sample(world_, settings_, *corpus_, plan_->sharing.is_sharded(), stop_, *trainer_);
     if (!sample) return trace_.flush();
-    note(fmt::format("\n--- {} generated from the trained model{} ---\n{}\n",
-                     counted(sample->was_cut ? std::ssize(sample->tokens) : settings_.train.sample_tokens, "token"),
-                     sample->was_cut ? ", then stopped by a signal or the time limit; the run is finished" : "",
-                     sample->text));
+    note_(fmt::format("\n--- {} generated from the trained model{} ---\n{}\n",
+                      counted(sample->was_cut ? std::ssize(sample->tokens) : settings_.train.sample_tokens, "token"),
+                      sample->was_cut ? ", then stopped by a signal or the time limit; the run is finished" : "",
+                      sample->text));
     trace_.flush([&](io::Trace& trace) { trace.set_sample(sample->prompt, sample->tokens); });
   }
 
-  void tell(const char* state) {
-    if (world_.rank() == 0) status_.write(state, console_.progress());
-  }
-
-  void note(const std::string& text) {
-    if (world_.rank() != 0) return;
-    std::string_view rest = text;
-    while (!rest.empty()) {
-      const std::size_t end = std::min(rest.find('\n'), rest.size());
-      console_.note(rest.substr(0, end));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
+  void tell(const std::string& state) {
+    if (world_.rank() == 0) directory_->write_status(state, console_.progress());
   }
 
   const Context& context_;
   const config::Settings& settings_;
   parallel::World& world_;
   io::Console console_;
-  const Note take_note_ = [this](const std::string& text) { note(text); };
+  const Note note_ = [this](const std::string& text) { console_.note(text); };
   const Mfu mfu_;
   StopRequest stop_;
   Owner owner_;
-  Status status_;
   std::optional<RunDirectory> directory_;
   std::optional<train::Plan> plan_;
   std::vector<RankPlace> places_;  // by rank
@@ -484,8 +458,8 @@ class TrainingRun {
   std::int64_t first_step_ = 0;  // of this start
   OffloadReport offload_;
   double steps_s_ = 0, validation_s_ = 0;
-  double last_save_s_ = 0;                     // waiting for the last checkpoint's end
-  Saving saving_{world_, owner_, take_note_};  // last: its thread reads the trainer's memory
+  double last_save_s_ = 0;                // waiting for the last checkpoint's end
+  Saving saving_{world_, owner_, note_};  // last: its thread reads the trainer's memory
 };
 
 }  // namespace

@@ -147,9 +147,8 @@ void verify(const Context& context) {
     output.write("loss", {}, std::span<const double>(&mean, 1),
                  {"nats per token", "mean cross-entropy over all tokens"});
     for (const model::Param& param : table.params()) {
-      const std::vector<float> grad(grads_h.data() + param.first, grads_h.data() + param.first + param.count);
-      output.write("grads/" + param.label, param.shape, std::span<const float>(grad),
-                   {"1", "gradient of the mean loss"});
+      const std::span<const float> grad(grads_h.data() + param.first, param.count);
+      output.write("grads/" + param.label, param.shape, grad, {"1", "gradient of the mean loss"});
     }
   });
 }

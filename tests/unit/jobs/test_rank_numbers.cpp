@@ -1,5 +1,5 @@
 /// Ranks' numbers of their steps, brought to rank 0 whole or reduced on the way.
-#include "jobs/rank_numbers.hpp"
+#include "jobs/run_file.hpp"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 /// The cores of a host as Linux describes them, the table of ranks at a run's start, and the warnings that follow.
-#include "jobs/rank_table.hpp"
+#include "jobs/placement.hpp"
 
 #include <gmock/gmock.h>
 

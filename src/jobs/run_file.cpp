@@ -1,4 +1,4 @@
-#include "jobs/rank_numbers.hpp"
+#include "jobs/run_file.hpp"
 
 #include <unistd.h>
 
@@ -8,7 +8,6 @@
 #include <limits>
 #include <string>
 
-#include "io/trace.hpp"  // wall_clock_s
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/tensor.hpp"
