@@ -5,13 +5,12 @@
 #include <Kokkos_Core.hpp>
 
 #include <chrono>
-#include <numeric>
 #include <stdexcept>
 #include <thread>
 
 #include "build_info.hpp"
 #include "io/answer.hpp"
-#include "io/h5.hpp"
+#include "io/table.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/gemm_algorithms.hpp"
 #include "jobs/memory.hpp"
@@ -39,12 +38,13 @@ Timing summarize(std::vector<double> seconds) {
   return t;
 }
 
+namespace {
+
+/// Number of repeats for work that takes `once_s`: bench.repeats, fewer where bench.row_limit_s demands it.
 std::int64_t repeats_within(const Bench& bench, double once_s) {
   if (bench.row_limit_s == 0 || once_s * static_cast<double>(bench.repeats) <= bench.row_limit_s) return bench.repeats;
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(bench.row_limit_s / once_s));
 }
-
-namespace {
 
 /// `work` on one rank alone, or where `world` is given on all ranks together.
 Timing time_runs(const Bench& bench, parallel::World* world, const Exec& exec, bool is_queued,
@@ -173,84 +173,74 @@ std::string device_text() {
   return fmt::format("{}, {:.1f} GiB", info.name, static_cast<double>(info.total_bytes) / 1073741824);
 }
 
-void BenchTable::add(std::vector<Cell> row) {
-  if (!rows_.empty()) {
-    const bool matches =
-        std::equal(row.begin(), row.end(), rows_.front().begin(), rows_.front().end(),
-                   [](const Cell& a, const Cell& b) { return a.column == b.column && a.units == b.units; });
-    if (!matches) throw std::logic_error("bench table: a row whose columns differ from those of the first");
-  }
-  rows_.push_back(std::move(row));
-}
-
 namespace {
 /// Two blanks, then the value at the right of its column.
-std::string padded(const std::string& value, const BenchTable::Cell& cell) {
+std::string padded(const std::string& value, const Cell& cell) {
   return fmt::format("  {:>{}}", value, std::max(cell.column.size(), cell.longest));
 }
 }  // namespace
 
-std::string BenchTable::header() const {
+std::string header_of(const BenchRow& row) {
   std::string text;
-  for (const Cell& cell : rows_.front()) {
+  for (const Cell& cell : row) {
     if (!cell.is_detail) text += padded(cell.column, cell);
   }
   return text;
 }
 
-std::string BenchTable::line(std::size_t row) const {
+std::string line_of(const BenchRow& row) {
   std::string text;
-  for (const Cell& cell : rows_[row]) {
+  for (const Cell& cell : row) {
     if (cell.is_detail) continue;
-    text += padded(cell.units.empty()        ? cell.text
-                   : std::isnan(cell.number) ? "-"
-                                             : fmt::format("{:.5g}", cell.number),
+    text += padded(cell.units.empty()       ? cell.words
+                   : std::isnan(cell.value) ? "-"
+                                            : fmt::format("{:.5g}", cell.value),
                    cell);
   }
   return text;
 }
 
-void BenchTable::write(io::h5::File& file, const Context& context) const {
+BenchResult::BenchResult(const Context& context, std::function<void(io::h5::File&)> more)
+    : context_(context), more_(std::move(more)), path_(result_path(context, "bench.h5")) {}
+
+void BenchResult::add(BenchRow row) {
+  const auto is_same = [](const Cell& a, const Cell& b) { return a.column == b.column && a.units == b.units; };
+  if (!rows_.empty() && !std::ranges::equal(row, rows_.front(), is_same)) {
+    throw std::logic_error("bench table: a row whose columns differ from those of the first");
+  }
+  rows_.push_back(std::move(row));
+  replace_file(part_path(path_), [this](io::h5::File& file) { write(file); });
+  if (rows_.size() == 1) {
+    io::answer(fmt::format("{}, {}\n{}\n", build_info::summary(), device_text(), header_of(rows_.front())));
+  }
+  io::answer(line_of(rows_.back()) + "\n");
+}
+
+void BenchResult::write(io::h5::File& file) const {
   io::h5::Group info = file.make_group("info");
   info.set_attribute("format", "tessera bench");
-  io::write_origin(info, jobs::origin_of(context));
+  io::write_origin(info, jobs::origin_of(context_));
   info.set_attribute("blas", jobs::library_in_use());
   const kernels::DeviceInfo device = kernels::device_info<Exec>();
   info.set_attribute("device", device_text());
   info.set_attribute("device_name", device.name);
   info.set_attribute("device_bytes", device.total_bytes);
   info.set_attribute("execution_space", Exec::name());
-  std::vector<std::int64_t> index(rows_.size());
-  std::iota(index.begin(), index.end(), 0);
-  io::h5::Dataset scale = file.write("row", index, {"1", "row of the table"});
+  io::h5::Dataset scale = file.write("row", io::numbers_up_to(rows_.size()), {"1", "row of the table"});
   scale.make_scale("row");
   for (std::size_t column = 0; !rows_.empty() && column < rows_.front().size(); ++column) {
     const Cell& first = rows_.front()[column];
-    if (first.units.empty()) {
-      std::vector<std::string> values;
-      for (const auto& row : rows_) values.push_back(row[column].text);
-      file.write(first.column, values, {"1", first.column}).attach_scale(scale, 0);
-    } else {
-      std::vector<double> values;
-      for (const auto& row : rows_) values.push_back(row[column].number);
-      file.write(first.column, values, {first.units, first.column}).attach_scale(scale, 0);
+    std::vector<std::string> texts;
+    std::vector<double> numbers;
+    for (const auto& row : rows_) {
+      texts.push_back(row[column].words);
+      numbers.push_back(row[column].value);
     }
+    io::h5::Dataset written = first.units.empty() ? file.write(first.column, texts, {"1", first.column})
+                                                  : file.write(first.column, numbers, {first.units, first.column});
+    written.attach_scale(scale, 0);
   }
-}
-
-BenchResult::BenchResult(const Context& context, std::function<void(io::h5::File&)> more)
-    : context_(context), more_(std::move(more)), path_(result_path(context, "bench.h5")) {}
-
-void BenchResult::add(std::vector<BenchTable::Cell> row) {
-  table_.add(std::move(row));
-  replace_file(part_path(path_), [this](io::h5::File& file) {
-    table_.write(file, context_);
-    if (more_) more_(file);
-  });
-  if (table_.rows() == 1) {
-    io::answer(fmt::format("{}, {}\n{}\n", build_info::summary(), device_text(), table_.header()));
-  }
-  io::answer(fmt::format("{}\n", table_.line(table_.rows() - 1)));
+  if (more_) more_(file);
 }
 
 void BenchResult::publish() const { publish_part(context_, path_); }
@@ -264,7 +254,7 @@ Exit bench_on_root(const Context& context, const std::function<void(BenchResult&
   return Exit::finished;
 }
 
-Exit bench_together(const Context& context, const std::function<std::vector<BenchTable::Cell>()>& measure,
+Exit bench_together(const Context& context, const std::function<BenchRow()>& measure,
                     std::function<void(io::h5::File&)> more) {
   std::optional<BenchResult> result;
   const auto on_root = [&](const std::function<void()>& work) {
@@ -272,7 +262,7 @@ Exit bench_together(const Context& context, const std::function<std::vector<Benc
     context.world.agree_on_root(work);
   };
   on_root([&] { result.emplace(context, std::move(more)); });
-  std::vector<BenchTable::Cell> row = measure();
+  BenchRow row = measure();
   on_root([&] {
     result->add(std::move(row));
     result->publish();

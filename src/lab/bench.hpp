@@ -26,9 +26,6 @@ struct Timing {
 };
 Timing summarize(std::vector<double> seconds);  // in the order in which they were measured
 
-/// Number of repeats for work that takes `once_s`: bench.repeats, fewer where bench.row_limit_s demands it.
-std::int64_t repeats_within(const Bench& bench, double once_s);
-
 /// Runs `work` on `exec`: a warm-up of at least bench.warmup runs and bench.warmup_ms, then the repeats, each timed by
 /// the instance's own clock. bench.rest_ms of rest follow the first warm-up run, which may load code and fill pools. On
 /// a device the repeats are enqueued behind the last warm-up run, and the host waits only at the end, so that no gap
@@ -55,17 +52,14 @@ Dtype dtype_named(std::string_view name);
 /// "NVIDIA H200, 139.8 GiB" or the processor's name.
 std::string device_text();
 
-/// A table with one row per case. Columns come in the order in which the first row names them.
-class BenchTable {
- public:
-  /// `units` is written to the HDF5 file; "" marks a text column.
-  struct Cell {
-    std::string column, units;
-    double number;  // NaN shows as '-'
-    std::string text;
-    bool is_detail = false;    // in the file only
-    std::size_t longest = 11;  // characters of the column's longest value: numbers of five digits take up to 11
-  };
+/// A value in a benchmark's table.
+struct Cell {
+  std::string column, units;  // units are for the HDF5 file; "" marks a text column
+  double value;               // of a number; NaN shows as '-'
+  std::string words;          // of a text
+  bool is_detail = false;     // in the file only
+  std::size_t longest = 11;   // characters of the column's longest value: numbers of five digits take up to 11
+
   static Cell number(std::string column, std::string units, double value) {
     return {std::move(column), std::move(units), value, {}};
   }
@@ -78,43 +72,41 @@ class BenchTable {
   static Cell text(std::string column, std::string value, std::string_view longest = "") {
     return {std::move(column), "", 0, std::move(value), false, std::max(longest.size(), std::size_t{8})};
   }
-
-  void add(std::vector<Cell> row);
-  std::string header() const;  // of the console table
-  std::string line(std::size_t row) const;
-  std::size_t rows() const { return rows_.size(); }
-
-  /// One dataset /<column> per column over the row index `row`; provenance as root attributes.
-  void write(io::h5::File& file, const Context& context) const;
-
- private:
-  std::vector<std::vector<Cell>> rows_;
 };
+using BenchRow = std::vector<Cell>;  // the columns of a table are those of its first row, in that order
 
-/// The table of a job on its way to the console and to its file. For rank 0.
+// Lines of the table on the console.
+std::string header_of(const BenchRow& row);
+std::string line_of(const BenchRow& row);
+
+/// The table of a job on its way to the console and to its file, one dataset /<column> per column over the row index
+/// `row`, with provenance as attributes of /info. For rank 0.
 class BenchResult {
  public:
   /// `more` writes what belongs into the file beside the table. Refuses what result_path() refuses.
   explicit BenchResult(const Context& context, std::function<void(io::h5::File&)> more = {});
 
   /// Adds a row and prints it; build, device and header before the first. The rows so far are then in part_path().
-  void add(std::vector<BenchTable::Cell> row);
+  /// Throws std::logic_error if its columns differ from those of the first.
+  void add(BenchRow row);
 
   /// Makes that file the job's result and prints its path. Refuses what write_result() refuses.
   void publish() const;
 
  private:
+  void write(io::h5::File& file) const;
+
   const Context& context_;
   std::function<void(io::h5::File&)> more_;
   std::string path_;
-  BenchTable table_;
+  std::vector<BenchRow> rows_;
 };
 
 /// Runs a job on rank 0 alone: `measure` adds its rows.
 Exit bench_on_root(const Context& context, const std::function<void(BenchResult&)>& measure);
 
 /// Runs a job of one row, measured by all ranks; rank 0's is kept. If that fails, all ranks fail.
-Exit bench_together(const Context& context, const std::function<std::vector<BenchTable::Cell>()>& measure,
+Exit bench_together(const Context& context, const std::function<BenchRow()>& measure,
                     std::function<void(io::h5::File&)> more = {});
 
 /// Runs `measure` with a Row that every rank has freed when this returns. Ranks may have mapped each other's memory:

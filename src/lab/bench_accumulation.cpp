@@ -60,7 +60,7 @@ Exit bench_accumulation(const Context& context) {
   return bench_on_root(context, [&](BenchResult& result) {
     const double exact = static_cast<double>(bench.terms) * bench.addend;
     const auto add = [&](const std::string& accumulator, const std::string& addend, double value, double sum) {
-      using T = BenchTable;
+      using T = Cell;
       result.add({T::text("accumulator", accumulator), T::text("addend", addend, "float(fp16)"),
                   T::number("terms", "1", static_cast<double>(bench.terms)), T::number("value", "1", value),
                   T::number("sum", "1", sum), T::number("exact", "1", exact),

@@ -7,11 +7,8 @@
 /// `pad_limit_kib` the device's limit (hosts: NaN). A case above the memory limit, or without a kernel in this build,
 /// has a row without times; its outcome says why. Runs on rank 0.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 #include "lab/bench.hpp"
@@ -44,7 +41,7 @@ struct Case {
 
 struct Measured {
   std::string outcome = "ok";
-  std::optional<Timing> forward, backward, both;  // absent: not measured
+  Timing forward, backward, both;  // without repeats: not measured
   std::int64_t memory_bytes = 0, peak_bytes = 0, pad_bytes = 0;
   double taken_bytes = NAN;                                   // of free GPU memory by the arena
   std::vector<std::pair<std::string, std::int64_t>> tensors;  // label and bytes of all that peak_bytes counts
@@ -138,41 +135,35 @@ Measured measure(const Case& c, const Bench& bench) {
     });
   }
   if (!c.has_forward || !c.has_backward) {
-    m.outcome = m.forward ? "forward only" : m.backward ? "backward only" : "no such kernel";
+    m.outcome = m.forward.repeats > 0 ? "forward only" : m.backward.repeats > 0 ? "backward only" : "no such kernel";
   }
   return m;
 }
 
-std::vector<BenchTable::Cell> row_of(const Case& c, const Measured& m) {
+BenchRow row_of(const Case& c, const Measured& m) {
   const double flop = 4.0 * static_cast<double>(c.head_elements()) * c.T * (c.causal ? 0.5 : 1.0);
-  const auto ms = [](const std::optional<Timing>& timing, double Timing::*part) {
-    return timing ? 1e3 * (*timing).*part : NAN;
-  };
-  const auto gflop = [&](const std::optional<Timing>& timing, double factor) {
-    return timing ? 1e-9 * factor * flop / timing->median_s : NAN;
-  };
+  const auto gflop = [&](const Timing& timing, double factor) { return 1e-9 * factor * flop / timing.median_s; };
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1048576; };
   const double pad_limit_kib =
       kernels::kIsHost<Exec> ? NAN : static_cast<double>(kernels::scratch_limit(kernels::kHere)) / 1024;
-  using T = BenchTable;
-  std::vector<T::Cell> row{T::text("implementation", c.implementation),
-                           T::text("engine", c.engine, "portable+wgmma"),
-                           T::text("ordered", c.choice.deterministic ? "yes" : "no"),
-                           T::text("dtype", c.math == kernels::GemmMath::tf32 ? "tf32" : std::string(name_of(c.dtype))),
-                           T::text("causal", c.causal ? "yes" : "no"),
-                           T::detail("B", "sequences", c.B),
-                           T::detail("H", "heads", c.H),
-                           T::number("T", "tokens", c.T),
-                           T::number("D", "channels", c.D)};
-  const std::pair<const char*, const std::optional<Timing>*> passes[] = {
-      {"forward", &m.forward}, {"backward", &m.backward}, {"both", &m.both}};
+  using T = Cell;
+  BenchRow row{T::text("implementation", c.implementation),
+               T::text("engine", c.engine, "portable+wgmma"),
+               T::text("ordered", c.choice.deterministic ? "yes" : "no"),
+               T::text("dtype", c.math == kernels::GemmMath::tf32 ? "tf32" : std::string(name_of(c.dtype))),
+               T::text("causal", c.causal ? "yes" : "no"),
+               T::detail("B", "sequences", c.B),
+               T::detail("H", "heads", c.H),
+               T::number("T", "tokens", c.T),
+               T::number("D", "channels", c.D)};
+  const std::pair<std::string, const Timing&> passes[] = {
+      {"forward", m.forward}, {"backward", m.backward}, {"both", m.both}};
   for (const auto& [name, timing] : passes) {
-    row.push_back(T::number(fmt::format("{}_ms", name), "ms", ms(*timing, &Timing::median_s)));
-    row.push_back(T::detail(fmt::format("{}_mean_ms", name), "ms", ms(*timing, &Timing::mean_s)));
-    row.push_back(T::detail(fmt::format("{}_std_ms", name), "ms", ms(*timing, &Timing::std_s)));
-    row.push_back(T::detail(fmt::format("{}_first_ms", name), "ms", ms(*timing, &Timing::first_s)));
-    row.push_back(
-        T::detail(fmt::format("{}_repeats", name), "1", *timing ? static_cast<double>((*timing)->repeats) : NAN));
+    row.push_back(T::ms(name + "_ms", timing.median_s));
+    row.push_back(T::ms_detail(name + "_mean_ms", timing.mean_s));
+    row.push_back(T::ms_detail(name + "_std_ms", timing.std_s));
+    row.push_back(T::ms_detail(name + "_first_ms", timing.first_s));
+    row.push_back(T::detail(name + "_repeats", "1", timing.repeats > 0 ? static_cast<double>(timing.repeats) : NAN));
   }
   row.push_back(T::number("forward_gflop_per_s", "Gflop/s", gflop(m.forward, 1)));
   row.push_back(T::number("backward_gflop_per_s", "Gflop/s", gflop(m.backward, 2.5)));

@@ -84,8 +84,8 @@ struct RowMemory {
   void disconnect() { transfer.reset(); }
 };
 
-void measure(const Case& c, const Bench& bench, parallel::World& world, const memory::Layout& layout,
-             memory::TensorId message, RowMemory& row, Timing& timing) {
+Timing measure(const Case& c, const Bench& bench, parallel::World& world, const memory::Layout& layout,
+               memory::TensorId message, RowMemory& row) {
   parallel::Collectives& collectives = world.collectives();
   const Exec exec;
   parallel::Span whole;
@@ -105,14 +105,14 @@ void measure(const Case& c, const Bench& bench, parallel::World& world, const me
   }
   // started again before the host has seen it complete: what follows in the stream waits for it, as in a graph
   const Exec& instance = collectives.instance();
-  timing = time_together(bench, world, instance, collectives.is_asynchronous(), [&] {
+  return time_together(bench, world, instance, collectives.is_asynchronous(), [&] {
     row.transfer->start(instance);
     row.transfer->join(instance);
   });
 }
 
 /// Measures a row, whose memory every rank has freed when this returns.
-std::vector<BenchTable::Cell> measure_case(const Case& c, const Bench& bench, parallel::World& world) {
+BenchRow measure_case(const Case& c, const Bench& bench, parallel::World& world) {
   memory::TensorId message = memory::kAbsent;
   const memory::Layout layout = layout_of(c, world.collectives(), message);
   const std::int64_t needed = layout.total_bytes();
@@ -122,10 +122,10 @@ std::vector<BenchTable::Cell> measure_case(const Case& c, const Bench& bench, pa
   const bool has_room = (limit == 0 || needed <= limit) && fits(layout, share);
   Timing timing;
   const bool is_out_of_memory = world.any(!has_room) || run_row<RowMemory>(world, [&](RowMemory& row) {
-                                  measure(c, bench, world, layout, message, row, timing);
+                                  timing = measure(c, bench, world, layout, message, row);
                                 });
   const double mean_s = timing.mean_s;
-  using T = BenchTable;
+  using T = Cell;
   return {T::text("operation", std::string(word_of(c.operation)), "reduce_scatter"),
           T::text("collectives", world.collectives().means_of(c.operation)),
           T::text("dtype", std::string(name_of(c.dtype))),

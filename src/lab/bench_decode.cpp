@@ -28,9 +28,9 @@ struct Case {
 };
 
 /// `copy` in bytes/s.
-std::vector<BenchTable::Cell> cells_of(const Case& c, int parts, const Timing& time, double copy, const char* outcome) {
+BenchRow cells_of(const Case& c, int parts, const Timing& time, double copy, const char* outcome) {
   const double rate = c.bytes() / time.median_s;
-  using T = BenchTable;
+  using T = Cell;
   return {T::text("dtype", std::string(name_of(c.dtype))),
           T::number("B", "sequences", c.B),
           T::number("H", "heads", c.H),
@@ -49,7 +49,7 @@ std::vector<BenchTable::Cell> cells_of(const Case& c, int parts, const Timing& t
 }
 
 template <class Scalar>
-std::vector<BenchTable::Cell> measure(const Case& c, const Bench& bench, std::int64_t wanted_parts) {
+BenchRow measure(const Case& c, const Bench& bench, std::int64_t wanted_parts) {
   using Real = Accum<Scalar>;
   const int parts =
       wanted_parts > 0 ? static_cast<int>(wanted_parts) : kernels::decode_parts(kernels::kHere, c.heads(), c.T);

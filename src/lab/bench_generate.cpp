@@ -2,9 +2,8 @@
 /// made from job.seed.
 ///
 /// bench.batch prompts of random tokens are continued by 2 + bench.warmup + bench.repeats tokens each, under the deck's
-/// [generate] and attention.decode_parts. A token's time starts when the host has read the previous one. Warm-up tokens
-/// do not count: with generate.graph set bench.warmup to 2 or more, since the first step runs launch by launch and the
-/// second captures the graph. `prompt_ms` is the time of the prompts, once, one-time costs included.
+/// [generate] and attention.decode_parts. A token's time starts when the host has read the previous one. The warm-up
+/// should hold the two steps before generate.graph's replays. `prompt_ms` counts the prompts once, cold.
 ///
 /// A step reads the weights except unused rows of the embedding (`weights_mib`), and the cached keys and values
 /// (`cache_mib`, at the middle of the counted tokens). `bound_ms` is the time to read the weights at the copy rate
@@ -87,7 +86,7 @@ Measured measure(const config::Settings& settings, const model::Shape& shape, co
   return {bench.length > 1 ? read_s.front() - prompt_begins_s : NAN, summarize(std::move(seconds))};
 }
 
-std::vector<BenchTable::Cell> measure_row(const config::Settings& settings, double copy) {
+BenchRow measure_row(const config::Settings& settings, double copy) {
   const Bench& bench = settings.section<Bench>();
   const model::Shape shape = train::shape_of(settings.model);
   const model::ParamTable table(shape);
@@ -105,7 +104,7 @@ std::vector<BenchTable::Cell> measure_row(const config::Settings& settings, doub
 
   const double token_s = measured.token.median_s, weights_s = 1e-9 * weight_bytes / copy;
   const double rate = 1e-9 * (weight_bytes + cache_bytes) / token_s;
-  using T = BenchTable;
+  using T = Cell;
   return {T::text("size", settings.model.size),
           T::text("compute", word_of("precision.compute", settings)),
           T::text("graph", settings.generate.graph ? "yes" : "no"),

@@ -116,9 +116,6 @@ class Numbers {
   Kokkos::View<Number*, typename Exec::memory_space> view_;
 };
 
-/// Head width for a row of C channels: 128 if it divides C, else the largest power of two that does.
-std::int64_t head_width(std::int64_t C) { return std::gcd(C, std::int64_t{128}); }
-
 template <class Scalar>
 void measure_all(const Context& context, BenchResult& result) {
   using Real = Accum<Scalar>;
@@ -136,7 +133,7 @@ void measure_all(const Context& context, BenchResult& result) {
     const Timing t = time_repeats(bench, exec, work);
     const double rate = 1e-9 * bytes / t.median_s;
     if (copy_rate == 0) copy_rate = rate;
-    using T = BenchTable;
+    using T = Cell;
     result.add({T::text("kernel", kernel, "weighted_sum_unfused_backward"),
                 T::text("dtype", std::string(kScalarName<Scalar>)), T::number("rows", "1", static_cast<double>(N)),
                 T::number("width", "1", static_cast<double>(C)), T::number("median_ms", "ms", 1e3 * t.median_s),
@@ -235,7 +232,7 @@ void measure_all(const Context& context, BenchResult& result) {
       Backward{tokens, a.in(N, C), d_weight.matrix(words, C), order, partial.matrix(partial_rows, C)}.launch(exec);
     });
   }
-  if (const std::int64_t D = head_width(C); D >= 8) {
+  if (const std::int64_t D = std::gcd(C, std::int64_t{128}); D >= 8) {  // head width
     const int T = static_cast<int>(std::gcd(N, std::int64_t{1024})), B = static_cast<int>(N / T);
     const Kokkos::View<Real*, typename Exec::memory_space> turns("bench", T * D);
     const auto turns_h = Kokkos::create_mirror_view(turns);

@@ -7,13 +7,10 @@
 /// the process has taken since the job began, libraries and captured graphs included; `planned_mib` is the layout's.
 ///
 /// With bench.phase = "forward" there are no steps: the same passes run in an arena without gradients, optimizer or
-/// saved activations (train/forward.hpp). `planned_mib` and `peak_mib` are then for inference; columns of steps are
-/// NaN.
+/// saved activations (train/forward.hpp), whose memory the row then has; columns of steps are NaN.
 ///
-/// step_timing.hpp defines which steps count: with bench.warmup = 0 the first step counts, its one-time costs included;
-/// `cold_steps` is the number of counted steps with such costs (StepNumbers::was_cold).
-///
-/// MFU is defined in mfu.hpp. bench.profile adds a list of the kernels of one more step, by time.
+/// step_timing.hpp defines which steps count; `cold_steps` of them had one-time costs (StepNumbers::was_cold). MFU is
+/// defined in mfu.hpp. bench.profile adds a list of the kernels of one more step, by time.
 
 #include <fmt/format.h>
 
@@ -60,7 +57,7 @@ void print_profile(const config::Settings& settings, train::Trainer& trainer, co
       timer.counts().fences, timer.counts().allocations));
 }
 
-std::vector<BenchTable::Cell> measure(const Context& context, StepRow& run) {
+BenchRow measure(const Context& context, StepRow& run) {
   const config::Settings& settings = context.settings();
   parallel::World& world = context.world;
   const Mfu mfu(settings, world);
@@ -86,7 +83,7 @@ std::vector<BenchTable::Cell> measure(const Context& context, StepRow& run) {
   const double flop = has_steps ? train::step_flop(*run.plan) : NAN;
   const double tokens = static_cast<double>(settings.train.batch_size * settings.model.context_length);
   const double step_s = steps.step.median_s;
-  using T = BenchTable;
+  using T = Cell;
   return {T::text("size", settings.model.size),
           T::text("variant", settings.train.graph   ? "graph"
                              : settings.train.fused ? "fused"
@@ -125,7 +122,7 @@ std::vector<BenchTable::Cell> measure(const Context& context, StepRow& run) {
 
 Exit bench_step(const Context& context) {
   return bench_together(context, [&] {
-    std::vector<BenchTable::Cell> row;
+    BenchRow row;
     run_steps_row(context.world, [&](StepRow& run) { row = measure(context, run); });
     return row;
   });

@@ -1,22 +1,20 @@
 /// The experiment job: runs each row that [experiment] describes as a job of its own, one by one in this process, and
 /// all of them experiment.rounds times: odd rounds in the order of the deck, even rounds in reverse.
 ///
-/// A row's job writes its usual files to rows/NNNN_<name> in job.directory. If a row fails (out of memory, numbers,
-/// files, unsupported by this build or these ranks), its exit code and reason are kept, its memory is freed, and the
-/// next row runs. Each round replaces the previous round's files; experiment.h5 (experiment_file.hpp) has the results
-/// of all.
+/// A row's job writes its usual files to rows/NNNN_<name> in job.directory; each round replaces them, and
+/// experiment.h5 (experiment_file.hpp) has the results of all. If a row fails, its exit code and reason are kept, its
+/// memory is freed, and the next row runs.
 ///
 /// After a signal the experiment ends with exit code 75: a training row stops at its next step, a benchmark between
-/// its rows, a rest between rounds at once. After experiment.time_limit_s, it ends likewise once the current row has
-/// finished, if more rows are to run.
+/// its rows, a rest at once. After experiment.time_limit_s it ends likewise before the next row.
 ///
-/// --resume auto keeps all measurements of rows that have run under the same name with the same keys, and runs the rest
-/// of experiment.rounds; failed rows are not measured in further rounds. job.directory, job.overwrite and job.progress
-/// may change, as may a row's number: its folder is then renamed. Rows that a signal stopped, or that failed for their
-/// files or the machine (exit codes 75, 6 and 3), run again; until then their last outcome stays in experiment.h5, even
-/// if experiment.only leaves them out. A training row resumes from its checkpoint if a signal stopped it; one stopped
-/// by its own train.time_limit_s counts as run. If any other row has run or has a checkpoint, --resume auto is refused
-/// (exit 6) unless job.overwrite is set: its result would be lost.
+/// --resume auto keeps the measurements of rows that have run under the same name with the same keys, and runs the rest
+/// of experiment.rounds; failed rows are not measured in further rounds. job.directory, job.overwrite, job.progress and
+/// a row's number may change. Rows that a signal stopped, or that failed for their files or the machine (exit codes 75,
+/// 6 and 3), run again, a training that a signal stopped from its checkpoint; until then experiment.h5 has their last
+/// outcome, even if experiment.only leaves them out. A row stopped by its own train.time_limit_s counts as run. If any
+/// other row has run or has a checkpoint, --resume auto is refused (exit 6) unless job.overwrite is set: its result
+/// would be lost.
 ///
 /// A row that lacks an entry of experiment.record is kept; the experiment says so at its end and exits with code 6.
 
@@ -239,7 +237,7 @@ class ExperimentRun {
     if (const std::string signal = agreed(world_, arrived_signal()); !signal.empty()) {
       return stopped(fmt::format("{} after the last row", signal));
     }
-    note(summary(rows_, file_));
+    note_(summary(rows_, file_));
     flush();  // with --resume also what experiment.record has gained
     if (const std::string missing = world_.broadcast(file_.missing()); !missing.empty()) {
       world_.fail(Failure(Exit::files, missing));
@@ -280,12 +278,12 @@ class ExperimentRun {
     const Progress& progress = progress_[i];
     if (round < progress.next) {
       if (world_.rank() == 0 && round <= kept_[i])
-        note(fmt::format("--- {}: {} has run\n", title(i, round), rows_[i].name));
+        note_(fmt::format("--- {}: {} has run\n", title(i, round), rows_[i].name));
       return "";
     }
     if (keys_.rounds > 1 && has_measured_) rest(rows_[i].settings.section<Bench>().rest_ms);
     if (const std::string reason = agreed(world_, stop_.reason()); !reason.empty()) return reason;
-    note(fmt::format("--- {}: {}{}\n", title(i, round), rows_[i].name, progress.goes_on ? ", continued" : ""));
+    note_(fmt::format("--- {}: {}{}\n", title(i, round), rows_[i].name, progress.goes_on ? ", continued" : ""));
     run_row(i, round);
     has_measured_ = true;
     return "";
@@ -304,9 +302,9 @@ class ExperimentRun {
     }
     Outcome outcome = outcome_of(context_, rows_[i], resume);
     outcome.seconds += earlier_s;
-    note(outcome.code == Exit::finished ? fmt::format("--- row {} took {:.1f} s\n", i + 1, outcome.seconds)
-                                        : fmt::format("--- row {} ended with exit code {}: {}\n", i + 1,
-                                                      static_cast<int>(outcome.code), outcome.reason));
+    note_(outcome.code == Exit::finished ? fmt::format("--- row {} took {:.1f} s\n", i + 1, outcome.seconds)
+                                         : fmt::format("--- row {} ended with exit code {}: {}\n", i + 1,
+                                                       static_cast<int>(outcome.code), outcome.reason));
     progress = {.next = has_run(outcome) ? round + 1 : kNever};
     const auto watch = world_.watch("the file of the experiment", parallel::kPatience);
     world_.agree_on_root([&] {
@@ -322,20 +320,18 @@ class ExperimentRun {
 
   Exit stopped(const std::string& how) {
     flush();
-    if (const std::string missing = file_.missing(); !missing.empty()) note(missing + "\n");
-    note(fmt::format("stopped by {}: continue with --resume auto\n", how));
+    if (const std::string missing = file_.missing(); !missing.empty()) note_(missing + "\n");
+    note_(fmt::format("stopped by {}: continue with --resume auto\n", how));
     return Exit::stopped;
-  }
-
-  void note(const std::string& text) const {
-    if (world_.rank() == 0) io::answer(text);
   }
 
   const Context& context_;
   const Experiment& keys_;
   const std::vector<config::DeckRow>& rows_;
   parallel::World& world_;
-  const Note note_ = [this](const std::string& text) { note(text); };
+  const Note note_ = [this](const std::string& text) {
+    if (world_.rank() == 0) io::answer(text);
+  };
   StopRequest stop_;
   std::optional<RunDirectory> directory_;
   ExperimentFile file_;

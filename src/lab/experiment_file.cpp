@@ -16,7 +16,7 @@
 #include "config/job_traits.hpp"
 #include "config/keys.hpp"
 #include "io/checkpoint.hpp"
-#include "io/h5.hpp"
+#include "io/table.hpp"
 #include "jobs/directory.hpp"
 #include "kernels/core/events.hpp"
 
@@ -237,9 +237,7 @@ class Contents {
   io::h5::Dataset entry_scale(std::size_t width) {
     const std::string name = fmt::format("entry_{}", width);
     if (file_.has(name)) return file_.dataset(name);
-    std::vector<std::int64_t> numbers(width);
-    std::iota(numbers.begin(), numbers.end(), 0);
-    io::h5::Dataset scale = file_.write(name, numbers, {"1", "number of the entry"});
+    io::h5::Dataset scale = file_.write(name, io::numbers_up_to(width), {"1", "number of the entry"});
     scale.make_scale(name);
     return scale;
   }
@@ -266,9 +264,6 @@ ExperimentFile::ExperimentFile(const jobs::Context& context)
       rows_(context.deck.rows),
       path_((fs::path(settings_.job.directory) / jobs::kExperimentFile).string()),
       created_(fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))),
-      jobs_differ_(std::any_of(
-          rows_.begin(), rows_.end(),
-          [this](const config::DeckRow& row) { return row.settings.job.kind != rows_.front().settings.job.kind; })),
       baselines_(baselines_of(settings_.section<Experiment>(), expand(settings_.section<Experiment>())).rows),
       measured_(rows_.size()) {}
 
@@ -359,6 +354,9 @@ RowRecord ExperimentFile::read_results(std::size_t row, const Outcome& outcome) 
 std::string ExperimentFile::missing() const {
   std::vector<std::string> asked = settings_.section<Experiment>().record;
   asked.insert(asked.begin(), kEveryColumn);
+  const bool jobs_differ = std::any_of(rows_.begin(), rows_.end(), [this](const config::DeckRow& row) {
+    return row.settings.job.kind != rows_.front().settings.job.kind;
+  });
   const bool all_have_run =
       std::all_of(measured_.begin(), measured_.end(), [](const Rounds& rounds) { return !rounds.empty(); });
   for (const std::string& entry : asked) {
@@ -372,7 +370,7 @@ std::string ExperimentFile::missing() const {
       has_any = has_any || record.quantities.contains(entry);
     }
     // One kind of job may have what others lack.
-    const bool is_sure = entry == kEveryColumn || !jobs_differ_ || (!has_any && all_have_run);
+    const bool is_sure = entry == kEveryColumn || !jobs_differ || (!has_any && all_have_run);
     if (!why.empty() && is_sure)
       return fmt::format("{}\nThe rows that have run are in {}: --resume auto keeps them", why, path_);
   }

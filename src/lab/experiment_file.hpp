@@ -14,9 +14,8 @@
 /// There is an axis `round`, with its scale /round, if rows have several, and an axis with a scale /entry_N for
 /// each length N, if values have several entries.
 ///
-/// Robustness  Rows stay in memory. A flush writes them all to a new file that then replaces experiment.h5, so a kill
-///             at any instant leaves the previous one. Flushes are at least 100 times the last one's duration apart:
-///             they cost at most 1 % of the time, and a kill loses only later rows, which --resume auto reruns.
+/// Robustness  A flush writes all rows to a new file that then replaces experiment.h5, so a kill at any instant leaves
+///             the previous one. Flushes are at least 100 times the last one's duration apart: at most 1 % of the time.
 #pragma once
 
 #include <filesystem>
@@ -73,7 +72,6 @@ class ExperimentFile {
   const config::Settings& settings_;
   const std::vector<config::DeckRow>& rows_;
   const std::string path_, created_;
-  const bool jobs_differ_;
   const std::vector<std::size_t> baselines_;  // by row; none without experiment.baseline
   std::vector<Rounds> measured_;              // by row
   bool has_unwritten_ = false;

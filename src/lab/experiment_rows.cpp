@@ -21,11 +21,6 @@ constexpr std::pair<std::string_view, Statistic> kStatistics[] = {
     {"min", Statistic::min},     {"max", Statistic::max},     {"sum", Statistic::sum},
     {"count", Statistic::count}, {"first", Statistic::first}, {"last", Statistic::last}};
 
-const RowValues* find(const std::vector<RowValues>& all, std::string_view key) {
-  const auto found = std::find_if(all.begin(), all.end(), [&](const RowValues& v) { return v.key == key; });
-  return found == all.end() ? nullptr : &*found;
-}
-
 /// The variations; one without a name if the deck names none.
 std::vector<Variation> variations_of(const Experiment& experiment) {
   return experiment.rows.empty() ? std::vector<Variation>(1) : experiment.rows;
@@ -99,6 +94,11 @@ bool is_rate(std::string_view units) { return units.ends_with("/s"); }
 
 }  // namespace
 
+const RowValues* find(const std::vector<RowValues>& all, std::string_view key) {
+  const auto found = std::ranges::find(all, key, &RowValues::key);
+  return found == all.end() ? nullptr : &*found;
+}
+
 std::vector<RowKeys> expand(const Experiment& experiment) {
   std::vector<RowKeys> rows;
   for (const Variation& variation : variations_of(experiment)) {
@@ -125,8 +125,7 @@ std::vector<RowKeys> expand(const Experiment& experiment) {
 }
 
 bool is_chosen(const Experiment& experiment, std::string_view row) {
-  return experiment.only.empty() ||
-         std::find(experiment.only.begin(), experiment.only.end(), row) != experiment.only.end();
+  return experiment.only.empty() || std::ranges::count(experiment.only, row) > 0;
 }
 
 std::string what_is_computed(const std::string& resolved) {
@@ -144,7 +143,7 @@ std::vector<std::string> varied_keys(const Experiment& experiment) {
   std::vector<std::string> keys;
   const auto add = [&](const std::vector<RowValues>& all) {
     for (const RowValues& values : all)
-      if (std::find(keys.begin(), keys.end(), values.key) == keys.end()) keys.push_back(values.key);
+      if (std::ranges::count(keys, values.key) == 0) keys.push_back(values.key);
   };
   for (const Variation& variation : experiment.rows) add(variation.keys);
   add(experiment.product);

@@ -22,6 +22,9 @@ struct RowValues {
   bool operator==(const RowValues& other) const { return key == other.key && values == other.values; }
 };
 
+/// The values of `key` among them; null if there are none.
+const RowValues* find(const std::vector<RowValues>& all, std::string_view key);
+
 /// Rows of an experiment: every combination of the lists in `product`, each with `keys`.
 struct Variation {
   std::string name;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "config/key_rows.hpp"
@@ -144,26 +143,26 @@ void check_attention(const Bench& bench, Rules& rules) {
 void check_strategies(const Settings& settings, Rules& rules) {
   if (settings.job.kind != kBenchStrategies) return;
   const Bench& bench = settings.section<Bench>();
-  for (const auto& [key, is_default] : {std::pair<std::string_view, bool>{"bench.phase", bench.phase == Bench{}.phase},
-                                        {"bench.profile", bench.profile == Bench{}.profile}}) {
+  const auto require_default = [&](std::string_view key, bool is_default) {
     rules.require(is_default, {key, "job.kind"}, "would be ignored: job.kind is \"bench.strategies\"",
                   "job.kind = \"bench.step\"");
-  }
+  };
+  require_default("bench.phase", bench.phase == Bench{}.phase);
+  require_default("bench.profile", bench.profile == Bench{}.profile);
 }
 
 /// Forward passes alone have whole weights on each rank, and run launch by launch.
 void check_forward_phase(const Settings& settings, Rules& rules) {
   const Bench& bench = settings.section<Bench>();
   if (settings.job.kind != kBenchStep || bench.phase != "forward") return;
-  for (const auto& [key, is_free, legal] :
-       {std::tuple<std::string_view, bool, std::string_view>{"parallel.shard", settings.parallel.shard == Shard::none,
-                                                             "\"none\""},
-        {"parallel.offload", settings.parallel.offload == Offload::none, "\"none\""},
-        {"train.graph", !settings.train.graph, "false"},
-        {"bench.profile", !bench.profile, "false"}}) {
-    rules.require(is_free, {key, "bench.phase"}, "would be ignored: bench.phase is \"forward\"",
+  const auto require = [&](std::string_view key, bool is_legal, std::string_view legal) {
+    rules.require(is_legal, {key, "bench.phase"}, "would be ignored: bench.phase is \"forward\"",
                   fmt::format("{}, or bench.phase = \"step\"", legal));
-  }
+  };
+  require("parallel.shard", settings.parallel.shard == Shard::none, "\"none\"");
+  require("parallel.offload", settings.parallel.offload == Offload::none, "\"none\"");
+  require("train.graph", !settings.train.graph, "false");
+  require("bench.profile", !bench.profile, "false");
 }
 
 }  // namespace

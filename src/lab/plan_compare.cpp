@@ -8,10 +8,8 @@
 ///                  the command line gives plan.host_link_gbyte_per_s
 ///   times          medians over /steps, of the rows after the first kWarmupSteps; profiled steps have no times
 ///
-/// All measurements are from the run's latest start.
-///
-/// The prediction is for the run's stored deck, or another one, on the run's number of ranks, device and hosts, unless
-/// plan.device and plan.ranks_per_node say otherwise.
+/// All measurements are from the run's latest start. The prediction is for the run's stored deck, or another one, on
+/// the run's number of ranks, device and hosts, unless plan.device and plan.ranks_per_node say otherwise.
 ///
 /// Throws  Failure(Exit::files) with what is missing, for a file that is no run.h5 or has too few timed steps;
 ///         Exit::usage for a deck of another job or another number of ranks; what plan_training throws.
@@ -30,7 +28,7 @@
 #include "config/command_line.hpp"
 #include "config/deck.hpp"
 #include "errors.hpp"
-#include "io/h5.hpp"
+#include "io/table.hpp"
 #include "io/trace.hpp"  // kRunFormat
 #include "jobs/statistics.hpp"
 #include "kernels/core/words.hpp"
@@ -74,14 +72,7 @@ class LatestStart {
 
   template <class T = double>
   std::vector<T> column(const std::string& name) const {
-    return kept(table_.dataset(name).values<T>());
-  }
-  std::vector<std::string> words(const std::string& name) const { return kept(table_.dataset(name).strings()); }
-  double median(const std::string& name) const { return jobs::median_of_steps(column(name)); }
-
- private:
-  template <class T>
-  std::vector<T> kept(std::vector<T> values) const {
+    std::vector<T> values = io::values_of<T>(table_.dataset(name));
     if (keeps_.empty()) return values;
     std::vector<T> kept;
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -89,13 +80,15 @@ class LatestStart {
     }
     return kept;
   }
+  double median(const std::string& name) const { return jobs::median_of_steps(column(name)); }
 
+ private:
   const io::h5::Group& table_;
   std::vector<bool> keeps_;
 };
 
 std::map<std::string, double> largest_live_bytes(const LatestStart& events) {
-  const auto categories = events.words("category");
+  const auto categories = events.column<std::string>("category");
   const auto bytes = events.column<std::int64_t>("bytes"), begins = events.column<std::int64_t>("begin");
   std::map<std::string, double> live, most;
   for (std::size_t i = 0; i < categories.size(); ++i) {
@@ -108,7 +101,7 @@ std::map<std::string, double> largest_live_bytes(const LatestStart& events) {
 
 /// Bytes of messages in the first recorded step by operation, without those of the gradients' norm.
 std::map<std::string, double> messages_of_a_step(const LatestStart& calls) {
-  const auto operations = calls.words("operation"), labels = calls.words("label");
+  const auto operations = calls.column<std::string>("operation"), labels = calls.column<std::string>("label");
   const auto steps = calls.column<std::int64_t>("step"), bytes = calls.column<std::int64_t>("bytes");
   std::map<std::string, double> moved;
   for (std::size_t i = 0; i < operations.size() && steps.at(i) == steps.at(0); ++i) {

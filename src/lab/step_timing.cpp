@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>  // stderr
+#include <functional>
 
 #include "jobs/memory.hpp"
 #include "jobs/open_corpus.hpp"
@@ -23,13 +24,6 @@ void warm_up(const Bench& bench, std::int64_t least, parallel::World& world, con
   for (std::int64_t i = 0; i < least || is_early(); ++i) work();
 }
 
-template <class Part>
-Timing summarize_part(const std::vector<train::StepNumbers>& steps, const Part& part) {
-  std::vector<double> seconds;
-  for (const train::StepNumbers& step : steps) seconds.push_back(part(step));
-  return summarize(std::move(seconds));
-}
-
 void open_data(const Context& context, StepRow& row) {
   const config::Settings& settings = context.settings();
   io::Console console(console_style(context), 1, stderr);  // standard output is the benchmark's table
@@ -41,14 +35,6 @@ void open_data(const Context& context, StepRow& row) {
 }
 
 }  // namespace
-
-void StepRow::keep() {
-  if (trainer) trainer->keep_memory();
-}
-
-void StepRow::disconnect() {
-  if (trainer) trainer->disconnect();
-}
 
 void run_steps_row(parallel::World& world, const std::function<void(StepRow&)>& measure) {
   {
@@ -100,19 +86,19 @@ void prepare_forward(const Context& context, StepRow& row) {
 
 StepTiming summarize(const std::vector<train::StepNumbers>& steps) {
   using Numbers = train::StepNumbers;
-  const auto of = [&](double Numbers::*part) {
-    return summarize_part(steps, [&](const Numbers& n) { return n.*part; });
+  const auto of = [&](const auto& part) {
+    std::vector<double> seconds;
+    for (const Numbers& step : steps) seconds.push_back(std::invoke(part, step));
+    return summarize(std::move(seconds));
   };
-  StepTiming timing;
-  timing.step = of(&Numbers::step_s);
-  timing.device = of(&Numbers::total_s);
-  timing.forward = of(&Numbers::forward_s);
-  timing.backward = of(&Numbers::backward_s);
-  timing.forward_backward = summarize_part(steps, [](const Numbers& n) { return n.forward_s + n.backward_s; });
-  timing.exposed = of(&Numbers::exposed_comm_s);
-  timing.optimizer = of(&Numbers::optimizer_s);
-  timing.cold_steps = std::count_if(steps.begin(), steps.end(), [](const Numbers& n) { return n.was_cold; });
-  return timing;
+  return {.step = of(&Numbers::step_s),
+          .device = of(&Numbers::total_s),
+          .forward = of(&Numbers::forward_s),
+          .backward = of(&Numbers::backward_s),
+          .forward_backward = of([](const Numbers& n) { return n.forward_s + n.backward_s; }),
+          .exposed = of(&Numbers::exposed_comm_s),
+          .optimizer = of(&Numbers::optimizer_s),
+          .cold_steps = std::ranges::count(steps, true, &Numbers::was_cold)};
 }
 
 std::vector<train::StepNumbers> run_steps(const config::Settings& settings, train::Steps& trainer,

@@ -22,8 +22,12 @@ struct StepRow {
   std::unique_ptr<train::Trainer> trainer;
   std::unique_ptr<train::Validator> forward;
 
-  void keep();  // for run_row(), like the next
-  void disconnect();
+  void keep() {  // for run_row(), like the next
+    if (trainer) trainer->keep_memory();
+  }
+  void disconnect() {
+    if (trainer) trainer->disconnect();
+  }
 };
 
 /// First notes the free memory, and refuses (exit 3) a slow BLAS on a CPU. Then runs `measure` with objects that every

@@ -24,27 +24,22 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-TEST(BenchTable, keeps_its_columns_apart_and_under_their_names) {
-  using T = BenchTable;
+TEST(BenchRow, keeps_its_columns_apart_and_under_their_names) {
   const auto row = [](const std::string& kernel, double ms, double std_ms) {
-    return std::vector<T::Cell>{T::text("kernel", kernel, "weighted_sum_backward"), T::text("dtype", "fp32"),
-                                T::number("ms", "ms", ms), T::number("std_ms", "ms", std_ms)};
+    return BenchRow{Cell::text("kernel", kernel, "weighted_sum_backward"), Cell::text("dtype", "fp32"),
+                    Cell::number("ms", "ms", ms), Cell::number("std_ms", "ms", std_ms)};
   };
-  BenchTable table;
-  table.add(row("copy", 0.0097053, 3.17861e-05));
-  table.add(row("weighted_sum_backward", -1.23456e-05, -1.23456e+15));
-  table.add(row("rope", NAN, 2));
-  EXPECT_THAT(words_of(table.header()), ElementsAre("kernel", "dtype", "ms", "std_ms"));
-  EXPECT_THAT(words_of(table.line(0)), ElementsAre("copy", "fp32", "0.0097053", "3.1786e-05"));
-  EXPECT_THAT(words_of(table.line(1)), ElementsAre("weighted_sum_backward", "fp32", "-1.2346e-05", "-1.2346e+15"));
-  EXPECT_THAT(words_of(table.line(2)), ElementsAre("rope", "fp32", "-", "2"));
-  for (std::size_t line = 0; line < table.rows(); ++line) {
-    EXPECT_EQ(table.line(line).size(), table.header().size()) << table.line(line);
-  }
+  const BenchRow rows[] = {row("copy", 0.0097053, 3.17861e-05),
+                           row("weighted_sum_backward", -1.23456e-05, -1.23456e+15), row("rope", NAN, 2)};
+  EXPECT_THAT(words_of(header_of(rows[0])), ElementsAre("kernel", "dtype", "ms", "std_ms"));
+  EXPECT_THAT(words_of(line_of(rows[0])), ElementsAre("copy", "fp32", "0.0097053", "3.1786e-05"));
+  EXPECT_THAT(words_of(line_of(rows[1])), ElementsAre("weighted_sum_backward", "fp32", "-1.2346e-05", "-1.2346e+15"));
+  EXPECT_THAT(words_of(line_of(rows[2])), ElementsAre("rope", "fp32", "-", "2"));
+  for (const BenchRow& each : rows) EXPECT_EQ(line_of(each).size(), header_of(each).size()) << line_of(each);
 
-  BenchTable unforeseen;
-  unforeseen.add({T::text("name", "a text longer than any other"), T::text("next", "a text longer than any other")});
-  EXPECT_EQ(words_of(unforeseen.line(0)).size(), 12u) << unforeseen.line(0);
+  const BenchRow unforeseen{Cell::text("name", "a text longer than any other"),
+                            Cell::text("next", "a text longer than any other")};
+  EXPECT_EQ(words_of(line_of(unforeseen)).size(), 12u) << line_of(unforeseen);
 }
 
 /// When each run of `work` began, in seconds since the call.
