@@ -8,7 +8,6 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "config/availability.hpp"
 #include "config/extension.hpp"
 #include "config/keys.hpp"
 #include "config/renamed_keys.hpp"
@@ -73,21 +72,18 @@ struct Parser {
         ->option_text("KEY|SECTION|all");
     app.footer(std::string(kFooter));
   }
+  /// The option of this name, "--plan" or "-h"; null: there is none.
+  const CLI::Option* find(const std::string& name) const {
+    return name.starts_with('-') ? app.get_option_no_throw(name) : nullptr;
+  }
   CLI::App app{"Trains transformer language models: one binary, one input deck, MPI ranks."};
 };
 
-constexpr std::string_view kOptions[] = {
-    "--help",        "--check",   "--plan",    "--compare",          "--print", "--resume", "--version",
-    "--show-config", "--explain", "--figures", "--verify-checkpoint"};
-
-// their next argument is a value, whatever it is
-constexpr std::string_view kWithValue[] = {"--compare", "--resume", "--explain", "--verify-checkpoint"};
-
 /// Whether an argument is a file's name that would be read as an option; "-" followed by a digit is none.
-bool is_file_behind_dash(const std::string& argument) {
+bool is_file_behind_dash(const Parser& parser, const std::string& argument) {
   const std::string option = argument.substr(0, argument.find('='));
-  if (option.size() < 2 || option[0] != '-' || std::isdigit(static_cast<unsigned char>(option[1])) || option == "-h" ||
-      std::find(std::begin(kOptions), std::end(kOptions), option) != std::end(kOptions))
+  if (option.size() < 2 || option[0] != '-' || std::isdigit(static_cast<unsigned char>(option[1])) ||
+      parser.find(option) != nullptr)
     return false;
   std::error_code ignored;
   return (option == argument && option.ends_with(".toml")) || std::filesystem::exists(argument, ignored);
@@ -203,13 +199,15 @@ std::string list_all() {
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
   CommandLine line;
+  Parser parser(line);
   std::vector<std::string> arguments;  // ours, without the program's name and without those of Kokkos
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     (argument.starts_with("--kokkos-") ? line.kokkos_arguments : arguments).push_back(argument);
     if (argument.empty()) refuse("an argument is empty", "check the quotes");
-    const bool is_value = std::find(std::begin(kWithValue), std::end(kWithValue), argv[i - 1]) != std::end(kWithValue);
-    if (!is_value && is_file_behind_dash(argument))
+    const CLI::Option* const before = parser.find(argv[i - 1]);
+    const bool is_value = before != nullptr && before->get_items_expected_max() > 0;  // whatever it looks like
+    if (!is_value && is_file_behind_dash(parser, argument))
       refuse(fmt::format("'{}' begins with a dash, as options do", argument),
              fmt::format("type './{}' for the file", argument));
     if (argument.starts_with("--kokkos-device-id") || argument.starts_with("--kokkos-map-device-id-by")) {
@@ -218,7 +216,6 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
              "name the GPUs that it may choose from in CUDA_VISIBLE_DEVICES");
     }
   }
-  Parser parser(line);
   try {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
     parser.app.parse(arguments);
@@ -227,10 +224,11 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     for (const std::string& argument : arguments) {
       const std::string option = argument.substr(0, argument.find('='));
-      if (!option.starts_with("--") ||
-          std::find(std::begin(kOptions), std::end(kOptions), option) != std::end(kOptions))
-        continue;
-      const std::string near = nearest(option, {std::begin(kOptions), std::end(kOptions)});
+      if (!option.starts_with("--") || parser.find(option) != nullptr) continue;
+      std::vector<std::string> known;
+      for (const CLI::Option* each : parser.app.get_options())
+        if (!each->get_positional()) known.push_back(each->get_name());
+      const std::string near = nearest(option, {known.begin(), known.end()});
       refuse(fmt::format("unknown option {}", option),
              near.empty() ? "`tessera --help` shows the options" : fmt::format("the nearest is {}", near));
     }

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "config/availability.hpp"
 #include "config/deck_file.hpp"
 #include "config/extension.hpp"
 #include "config/faults.hpp"
@@ -54,11 +53,6 @@ std::string describe(const toml::node& node) {
   return node.is_array() ? "a list" : node.is_table() ? "a table" : "a date or time";
 }
 
-template <class Value>
-struct IsList : std::false_type {};
-template <class Element>
-struct IsList<std::vector<Element>> : std::true_type {};
-
 class Reader {
  public:
   Reader(std::string name, fs::path folder, bool is_stored = false)
@@ -101,6 +95,8 @@ class Reader {
   std::optional<Fault> store(const Key& key, const Given& given);
   template <class Value>
   std::optional<Fault> store_as(const Key& key, const Access<Value>& access, const Given& given);
+  template <class Element>
+  std::optional<Fault> store_as(const Key& key, const Access<std::vector<Element>>& access, const Given& given);
   std::optional<Fault> store_as(const Key& key, const EnumAccess& access, const Given& given);
   Fault wrong_type(const Key& key, const Given& given, std::string_view element = "") const;
   std::optional<Fault> word_fault(const Key& key, const std::string& text) const;
@@ -143,10 +139,9 @@ void Reader::read_deck(std::string_view text) {
       if (!is_stored_)
         faults_.add({at(key.source()), std::string(key.str()), std::string(kLeftOut), std::string(kHowToHaveIt), ""});
     } else if (node.is_table()) {
-      std::string known;
-      for (const std::string_view section : section_names()) known += (known.empty() ? "" : " ") + std::string(section);
-      faults_.add(
-          {at(key.source()), std::string(key.str()), "unknown section", known, nearest(key.str(), section_names())});
+      const std::vector<std::string_view> known = section_names();
+      faults_.add({at(key.source()), std::string(key.str()), "unknown section",
+                   fmt::format("{}", fmt::join(known, " ")), nearest(key.str(), known)});
     } else {
       refuse_unknown(at(key.source()), std::string(key.str()));
     }
@@ -248,17 +243,13 @@ void Reader::translate_old() {
 
 void Reader::refuse_old(const RenamedKeys& row, const OldValues& given) {
   const NewSpelling now = row.now(given);
-  std::string first, others;
-  for (const std::string_view name : row.old) {
-    if (!given.contains(name)) continue;
-    if (first.empty()) {
-      first = name;
-    } else {
-      others += fmt::format("{}{}", others.empty() ? ", with " : ", ", name);
-    }
-  }
-  const Where& where = old_.at(first).where;
-  faults_.add({where, first, "is an old spelling" + others, text_of(now), ""});
+  std::vector<std::string> names;  // in the row's order
+  for (const std::string_view name : row.old)
+    if (given.contains(name)) names.emplace_back(name);
+  const Where& where = old_.at(names.front()).where;
+  const std::string others = fmt::format("{}", fmt::join(names.begin() + 1, names.end(), ", "));
+  faults_.add(
+      {where, names.front(), "is an old spelling" + (others.empty() ? "" : ", with " + others), text_of(now), ""});
   for (const auto& assignment : now.keys)  // so that no rule judges the default in its place
     if (const Key* key = find_key(assignment.key)) sources_[key->name] = {Origin::deck, where, true};
 }
@@ -317,36 +308,34 @@ std::optional<Fault> Reader::store(const Key& key, const Given& given) {
 
 template <class Value>
 std::optional<Fault> Reader::store_as(const Key& key, const Access<Value>& access, const Given& given) {
-  if constexpr (IsList<Value>::value) {
-    const auto* array = given.node.as_array();
-    if (array == nullptr) return wrong_type(key, given);
-    Value values;
-    for (const toml::node& node : *array) {
-      const auto element = converted<typename Value::value_type>(node);
-      if (!element)
-        return wrong_type(key, {node, given.where, given.origin}, fmt::format("element {} ", values.size() + 1));
-      values.push_back(*element);
-    }
-    access.edit(settings_) = std::move(values);
-  } else {
-    auto value = converted<Value>(given.node);
-    if (!value) return wrong_type(key, given);
-    if constexpr (std::is_same_v<Value, std::string>) {
-      if (key.legal.is_path && !first_bad_utf8(*value))
-        value = resolved_path(*value, given.origin == Origin::command_line ? working_directory() : folder_);
-      if (const auto fault = word_fault(key, *value)) return fault;
-    }
-    access.edit(settings_) = std::move(*value);
+  auto value = converted<Value>(given.node);
+  if (!value) return wrong_type(key, given);
+  if constexpr (std::is_same_v<Value, std::string>) {
+    if (key.legal.is_path && !first_bad_utf8(*value))
+      value = resolved_path(*value, given.origin == Origin::command_line ? working_directory() : folder_);
+    if (const auto fault = word_fault(key, *value)) return fault;
   }
+  access.edit(settings_) = std::move(*value);
+  return std::nullopt;
+}
+
+template <class Element>
+std::optional<Fault> Reader::store_as(const Key& key, const Access<std::vector<Element>>& access, const Given& given) {
+  const auto* array = given.node.as_array();
+  if (array == nullptr) return wrong_type(key, given);
+  std::vector<Element> values;
+  for (const toml::node& node : *array) {
+    const auto element = converted<Element>(node);
+    if (!element)
+      return wrong_type(key, {node, given.where, given.origin}, fmt::format("element {} ", values.size() + 1));
+    values.push_back(*element);
+  }
+  access.edit(settings_) = std::move(values);
   return std::nullopt;
 }
 
 std::optional<Fault> Reader::store_as(const Key& key, const EnumAccess& access, const Given& given) {
-  const auto& words = key.legal.words;
-  const bool has_booleans = std::any_of(words.begin(), words.end(), [](const Word& w) { return w.text == "true"; });
-  const auto* boolean = has_booleans ? given.node.as_boolean() : nullptr;
-  auto text = converted<std::string>(given.node);
-  if (boolean != nullptr) text = boolean->get() ? "true" : "false";
+  const auto text = converted<std::string>(given.node);
   if (!text) return wrong_type(key, given);
   if (auto fault = word_fault(key, *text)) return fault;
   for (const Word& word : key.legal.words)

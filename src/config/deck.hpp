@@ -30,8 +30,7 @@ struct Deck {
   Settings settings;           // every path in it is absolute and normalised
   std::string resolved;        // TOML of every key, defaults marked by a comment; reads back to equal settings
   std::filesystem::path path;  // of the deck as it was named
-  std::vector<DeckRow>
-      rows;  // if it describes some; `resolved` then holds the given keys only, which rows may complete
+  std::vector<DeckRow> rows;   // if it describes some; `resolved` then holds the given keys only
   std::vector<std::string> dropped = {};  // of a stored deck, keys without a successor: "bench.lengths = [64, 128]"
 };
 

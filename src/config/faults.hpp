@@ -33,7 +33,6 @@ std::string line(const Fault& fault);
 class Faults {
  public:
   void add(Fault fault) { faults_.push_back(std::move(fault)); }
-  bool empty() const { return faults_.empty(); }
   const std::vector<Fault>& all() const { return faults_; }
 
   /// Throws Failure(Exit::usage) with one line per fault, in the deck's order; `deck` is named in the first line.

@@ -227,21 +227,18 @@ std::vector<Key> make_table() {
        "Which attention kernel runs. auto: the fastest that this build and GPU have for the dtype and the head width, "
        "chosen for each pass: tensor cores, else flash2. standard stores all T x T scores, with products by the "
        "library (standard/0: by plain kernels); the others never do. tiled computes them tile by tile, one launch per "
-       "operation. flash1 and flash2 take one launch: FlashAttention-1 "
-       "loops over keys outside, FlashAttention-2 over queries. flash2 is the portable kernel. mma (mma.sync, sm_80 "
-       "or later) and wgmma (sm_90a) are flash2 on tensor cores; wgmma takes bf16 and fp16, mma also fp32, each "
-       "product by three TF32 products, or by one where precision.compute is tf32. flash1/1 to 5 and flash2/0 to 5 are "
-       "steps of the ladder from a plain kernel (flash1, flash2/0) to a tuned one; each step adds to the one before. "
-       "1: rows in scratch start at multiples of 16 bytes; 2: wide loads and stores; 3: wide loads in q k^T. Of "
-       "flash1, "
-       "4: team reductions for each row's maximum and sum; 5: tensor cores for q k^T, in bf16 or fp16. Of flash2, on "
-       "GPUs, 4: each thread keeps 4 x 4 scores and its output in registers; 5: larger blocks. The backward pass of "
-       "all but standard, mma, wgmma and auto is flash2's portable one. The line 'attention' of --plan and of the log "
-       "names what runs."},
+       "operation. flash1 and flash2 take one launch: FlashAttention-1 loops over keys outside, FlashAttention-2 over "
+       "queries. flash2 is the portable kernel. mma (mma.sync, sm_80 or later) and wgmma (sm_90a) are flash2 on tensor "
+       "cores; wgmma takes bf16 and fp16, mma also fp32, each product by three TF32 products, or by one where "
+       "precision.compute is tf32. flash1/1 to 5 and flash2/0 to 5 are steps of the ladder from a plain kernel "
+       "(flash1, flash2/0) to a tuned one; each step adds to the one before. 1: rows in scratch start at multiples of "
+       "16 bytes; 2: wide loads and stores; 3: wide loads in q k^T. Of flash1, 4: team reductions for each row's "
+       "maximum and sum; 5: tensor cores for q k^T, in bf16 or fp16. Of flash2, on GPUs, 4: each thread keeps 4 x 4 "
+       "scores and its output in registers; 5: larger blocks. The backward pass of all but standard, mma, wgmma and "
+       "auto is flash2's portable one. The line 'attention' of --plan and of the log names what runs."},
       {"attention.query_tile", at<&S::attention, &Attention::query_tile>(), between(0, 128), "queries",
        "Queries per tile in the forward kernels tiled, flash1 and flash2, including the ladder up to flash2/3: 16, 32, "
-       "64 or 128. A "
-       "tile that does not fit in the device's scratch is refused. 0: the kernel's default."},
+       "64 or 128. A tile that does not fit in the device's scratch is refused. 0: the kernel's default."},
       {"attention.key_tile", at<&S::attention, &Attention::key_tile>(), between(0, 128), "keys",
        "Keys per tile in the same kernels as attention.query_tile: 16, 32, 64 or 128. 0: the kernel's default."},
       {"attention.deterministic", at<&S::attention, &Attention::deterministic>(), any(), "-",

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
+#include <concepts>
 
 #include <fmt/format.h>
 
@@ -18,9 +18,7 @@ struct Overloaded : Cases... {
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
-std::string toml_text(bool value) { return value ? "true" : "false"; }
-std::string toml_text(std::int64_t value) { return fmt::to_string(value); }
-std::string toml_text(std::uint64_t value) { return fmt::to_string(value); }
+std::string toml_text(std::integral auto value) { return fmt::format("{}", value); }
 std::string toml_text(const std::string& value) { return toml_string(value); }
 std::string toml_text(double value) { return toml_number(value); }
 template <class Element>
@@ -31,14 +29,9 @@ std::string toml_text(const std::vector<Element>& values) {
     const bool is_full = text.size() - line_start > 100;  // a long list stays readable, and its lines short
     if (i > 0) text += is_full ? ",\n  " : ", ";
     if (is_full) line_start = text.size();
-    text += toml_text(static_cast<Element>(values[i]));
+    text += toml_text(values[i]);
   }
   return text + "]";
-}
-
-/// A word as a deck writes it: quoted, but for true and false.
-std::string toml_text(const Word& word) {
-  return word.text == "true" || word.text == "false" ? std::string(word.text) : toml_string(word.text);
 }
 
 std::string number_text(double value) {
@@ -47,15 +40,21 @@ std::string number_text(double value) {
                                                               : fmt::format("{:g}", value);
 }
 
-std::optional<std::string> number_violation(const Legal& legal, double value, std::string_view text) {
-  if (std::isnan(value) || std::isinf(value)) return fmt::format("is {}, not a finite number", text);
+using Wrong = std::optional<std::string>;
+
+Wrong violation_of(const Legal&, bool) { return std::nullopt; }
+
+template <class Number>
+Wrong violation_of(const Legal& legal, Number number) {
+  const auto value = static_cast<double>(number);
+  if (!std::isfinite(value)) return fmt::format("is {}, not a finite number", number);
   const bool low = legal.above_min ? value <= legal.min : value < legal.min;
   const bool high = legal.below_max ? value >= legal.max : value > legal.max;
-  if (low || high) return fmt::format("{} is out of range", text);
+  if (low || high) return fmt::format("{} is out of range", number);
   return std::nullopt;
 }
 
-std::optional<std::string> text_violation(const Legal& legal, const std::string& value) {
+Wrong violation_of(const Legal& legal, const std::string& value) {
   if (const auto bad = first_bad_utf8(value)) return fmt::format("is not UTF-8 text (byte {})", *bad);
   if (toml_string(value).size() > kMaxTextBytes) return fmt::format("is longer than {} bytes", kMaxTextBytes);
   if (legal.not_empty && value.empty()) return "is empty";
@@ -66,19 +65,11 @@ std::optional<std::string> text_violation(const Legal& legal, const std::string&
   return std::nullopt;
 }
 
-std::optional<std::string> element_violation(const Legal& legal, std::int64_t value) {
-  return number_violation(legal, static_cast<double>(value), fmt::to_string(value));
-}
-std::optional<std::string> element_violation(const Legal& legal, const std::string& value) {
-  return text_violation(legal, value);
-}
-
 template <class Element>
-std::optional<std::string> list_violation(const Legal& legal, const std::vector<Element>& values) {
+Wrong violation_of(const Legal& legal, const std::vector<Element>& values) {
   if (legal.not_empty && values.empty()) return "is an empty list";
   for (std::size_t i = 0; i < values.size(); ++i)
-    if (const auto wrong = element_violation(legal, static_cast<Element>(values[i])))
-      return fmt::format("element {}: {}", i + 1, *wrong);
+    if (const Wrong wrong = violation_of(legal, values[i])) return fmt::format("element {}: {}", i + 1, *wrong);
   return std::nullopt;
 }
 
@@ -116,7 +107,7 @@ std::string value_text(const Key& key, const Settings& settings) {
   return std::visit(Overloaded{[&](const EnumAccess& access) {
                                  const int value = access.read(settings);
                                  for (const Word& word : key.legal.words)
-                                   if (word.value == value) return toml_text(word);
+                                   if (word.value == value) return toml_string(word.text);
                                  // A word is missing in the table: a test looks for this.
                                  return fmt::format("\"?{}\"", value);
                                },
@@ -174,19 +165,9 @@ std::string legal_text(const Key& key) {
 }
 
 std::optional<std::string> violation(const Key& key, const Settings& settings) {
-  const Legal& legal = key.legal;
-  return std::visit(
-      Overloaded{[](const Access<bool>&) -> std::optional<std::string> { return std::nullopt; },
-                 [](const EnumAccess&) -> std::optional<std::string> { return std::nullopt; },
-                 [&](const Access<std::string>& access) { return text_violation(legal, access.read(settings)); },
-                 [&]<class Element>(const Access<std::vector<Element>>& access) {
-                   return list_violation(legal, access.read(settings));
-                 },
-                 [&](const auto& access) {
-                   const auto value = access.read(settings);
-                   return number_violation(legal, static_cast<double>(value), fmt::format("{}", value));
-                 }},
-      key.field);
+  return std::visit(Overloaded{[](const EnumAccess&) -> Wrong { return std::nullopt; },
+                               [&](const auto& access) { return violation_of(key.legal, access.read(settings)); }},
+                    key.field);
 }
 
 std::vector<std::string> differences(const Settings& before, const Settings& after, std::string_view prefix) {
