@@ -13,9 +13,8 @@ CollectivesChoice::CollectivesChoice(World& world, const CollectivesOptions& opt
   const bool can = kHasNccl && device.index() >= 0 && !device.is_shared();
   if (options.library == Library::nccl && !can) {
     throw EnvironmentError(
-        std::string("parallel.collectives = \"nccl\" needs ") +
-        (kHasNccl ? "a GPU for each rank, but ranks share one" : "a build with NCCL, but this one has none") +
-        ": set parallel.collectives = \"mpi\"");
+        "parallel.collectives = \"nccl\" needs {}: set parallel.collectives = \"mpi\"",
+        kHasNccl ? "a GPU for each rank, but ranks share one" : "a build with NCCL, but this one has none");
   }
   const bool takes_nccl =
       options.library == Library::nccl || (options.library == Library::automatic && can && world.size() > 1);

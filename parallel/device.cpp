@@ -12,6 +12,8 @@
 #include <cstring>
 #include <map>
 
+#include <fmt/format.h>
+
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/tensor.hpp"
 #include "parallel/errors.hpp"
@@ -28,10 +30,7 @@ bool check_sharing(std::span<const Place> places, bool allow_shared) {
   }
   std::string text;
   for (const auto& [device, ranks] : ranks_of) {
-    if (ranks.size() == 1) continue;
-    std::string numbers;
-    for (const int rank : ranks) numbers += (numbers.empty() ? "" : ", ") + std::to_string(rank);
-    text += "ranks " + numbers + " would share the GPU " + device + "\n";
+    if (ranks.size() > 1) text += fmt::format("ranks {} would share the GPU {}\n", fmt::join(ranks, ", "), device);
   }
   if (text.empty() || allow_shared) return !text.empty();
   throw EnvironmentError(text +
@@ -45,8 +44,8 @@ std::string architecture_fault(const std::string& compiled, int major, int minor
   // Machine code runs on GPUs of the same major and an equal or higher minor version; code for an "a" architecture on
   // that one only.
   if (is_specific ? here == number : here / 10 == number / 10 && here >= number) return "";
-  std::string text = device + " has compute capability " + std::to_string(major) + "." + std::to_string(minor) +
-                     ", but this build has code only for sm_" + compiled + ": ";
+  const std::string text = fmt::format(
+      "{} has compute capability {}.{}, but this build has code only for sm_{}: ", device, major, minor, compiled);
   if (here == 90) return text + "build with the preset cuda (scripts/build cuda)";
   if (here / 10 == 8) return text + "build with the preset cuda-ampere80 (scripts/build cuda-ampere80)";
   return text +
@@ -58,35 +57,35 @@ std::string architecture_fault(const std::string& compiled, int major, int minor
 
 namespace {
 
-std::string version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
 [[noreturn]] void refuse(cudaError_t error, const std::string& what) {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  const std::string seen = visible ? " (CUDA_VISIBLE_DEVICES=" + std::string(visible) + ")" : "";
+  const std::string seen = visible ? fmt::format(" (CUDA_VISIBLE_DEVICES={})", visible) : "";
   int driver = 0;
   if (error == cudaErrorNoDevice) {
-    throw EnvironmentError("this build computes on GPUs but sees none" + seen +
-                           ": start it on a machine with an NVIDIA GPU, or build for CPUs with "
-                           "scripts/build cpu");
+    throw EnvironmentError(
+        "this build computes on GPUs but sees none{}: start it on a machine with an NVIDIA GPU, or build for CPUs with "
+        "scripts/build cpu",
+        seen);
   }
   if (error == cudaErrorInsufficientDriver || error == cudaErrorUnsupportedPtxVersion) {
     cudaDriverGetVersion(&driver);
     if (driver == 0) {
       throw EnvironmentError(
-          "this build computes on GPUs but there is no NVIDIA driver here: install one, or "
-          "build for CPUs with scripts/build cpu");
+          "this build computes on GPUs but there is no NVIDIA driver here: install one, or build for CPUs with "
+          "scripts/build cpu");
     }
-    throw EnvironmentError("the NVIDIA driver supports CUDA up to " + version_text(driver) +
-                           " but this build uses CUDA " + version_text(CUDART_VERSION) +
-                           ": update the driver, or build with a CUDA toolkit that it supports");
+    throw EnvironmentError(
+        "the NVIDIA driver supports CUDA up to {} but this build uses CUDA {}: update the driver, or build with a CUDA "
+        "toolkit that it supports",
+        version_text(driver), version_text(CUDART_VERSION));
   }
   if (error == cudaErrorNoKernelImageForDevice) {
     throw EnvironmentError(what + ": build again, for this GPU (scripts/build cuda, or cuda-ampere80)");
   }
-  throw EnvironmentError(what + ": " + cudaGetErrorString(error) + seen +
-                         "; nvidia-smi shows what is wrong with the GPU or its driver");
+  throw EnvironmentError("{}: {}{}; nvidia-smi shows what is wrong with the GPU or its driver", what,
+                         cudaGetErrorString(error), seen);
 }
 
 void check(cudaError_t status, const std::string& what) {
@@ -97,9 +96,8 @@ void check(cudaError_t status, const std::string& what) {
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU-";
   for (int i = 0; i < 16; ++i) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
-    text += (i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "") + std::string(digits);
+    const bool begins_group = i == 4 || i == 6 || i == 8 || i == 10;
+    text += fmt::format("{}{:02x}", begins_group ? "-" : "", static_cast<unsigned char>(uuid.bytes[i]));
   }
   return text;
 }
@@ -119,38 +117,23 @@ int visible_devices() {
   return devices;
 }
 
-DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
-  std::string gpu, bus_id, uuid;
-  world.agree([&] {  // if one rank fails, all do: none waits for one that left
-    index_ = choose_device(world.local_rank(), visible_devices());
-    cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, index_), "querying GPU " + std::to_string(index_));
-    char bus[32] = "";
-    check(cudaDeviceGetPCIBusId(bus, sizeof bus, index_), "querying the PCI address of GPU " + std::to_string(index_));
-    gpu = properties.name;
-    bus_id = bus;
-    uuid = uuid_text(properties.uuid);
-    const std::string id = gpu + " at " + bus_id;
-    const std::string fault = architecture_fault(TESSERA_CUDA_ARCH, properties.major, properties.minor, id);
-    if (!fault.empty()) throw EnvironmentError(fault);
-    check(cudaSetDevice(index_), "using " + id);
-    cudaFuncAttributes attributes{};
-    check(cudaFuncGetAttributes(&attributes, probe),
-          id + " has no code to run in this build (" + compiled_architecture() + ")");
-  });
-  std::vector<Place> places = world.places();
-  const std::vector<std::string> gpus = world.all_gather(gpu), bus_ids = world.all_gather(bus_id),
-                                 uuids = world.all_gather(uuid);
-  for (std::size_t rank = 0; rank < places.size(); ++rank) {
-    places[rank].gpu = gpus[rank];
-    places[rank].bus_id = bus_ids[rank];
-    places[rank].uuid = uuids[rank];
-  }
-  is_shared_ = check_sharing(places, allow_shared);
-  world.set_places(std::move(places));
-}
-
 namespace {
+
+/// Makes GPU `index` current, if this build's code runs there, and names it.
+Place take_device(int index) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, index), fmt::format("querying GPU {}", index));
+  char bus_id[32] = "";
+  check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), fmt::format("querying the PCI address of GPU {}", index));
+  const std::string id = fmt::format("{} at {}", properties.name, bus_id);
+  const std::string fault = architecture_fault(TESSERA_CUDA_ARCH, properties.major, properties.minor, id);
+  if (!fault.empty()) throw EnvironmentError(fault);
+  check(cudaSetDevice(index), "using " + id);
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, probe),
+        fmt::format("{} has no code to run in this build ({})", id, compiled_architecture()));
+  return {.gpu = properties.name, .bus_id = bus_id, .uuid = uuid_text(properties.uuid)};
+}
 
 /// CUDA's message; null: no fault.
 const char* fault_of_device() {
@@ -219,21 +202,15 @@ bool has_gpu_backend() { return !kernels::kIsHost<kernels::Device>; }
 std::string compiled_architecture() { return has_gpu_backend() ? "portable" : ""; }
 int visible_devices() { return kernels::device_count<kernels::Device>(); }
 
-DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
-  if (!has_gpu_backend()) return;
-  world.agree([&] {
-    index_ = choose_device(world.local_rank(), visible_devices());
-    if (index_ < 0) throw EnvironmentError("this build computes on GPUs but sees none: start it on a machine with one");
-  });
-  std::vector<Place> places = world.places();
-  const std::vector<std::string> numbers = world.all_gather(std::to_string(index_));
-  for (std::size_t rank = 0; rank < places.size(); ++rank) {
-    places[rank].gpu = "GPU";  // Kokkos, which knows its name, starts later
-    places[rank].bus_id = numbers[rank];
-  }
-  is_shared_ = check_sharing(places, allow_shared);
-  world.set_places(std::move(places));
+namespace {
+
+/// Kokkos, which knows the GPU's name, starts later.
+Place take_device(int index) {
+  if (index < 0) throw EnvironmentError("this build computes on GPUs but sees none: start it on a machine with one");
+  return {.gpu = "GPU", .bus_id = std::to_string(index)};
 }
+
+}  // namespace
 
 std::string device_fault() { return ""; }
 FaultExit::FaultExit(int, int) {}
@@ -241,9 +218,28 @@ FaultExit::~FaultExit() = default;
 
 #endif
 
+DeviceChoice::DeviceChoice(World& world, bool allow_shared) {
+  if (!has_gpu_backend()) return;
+  Place mine;
+  world.agree([&] {  // if one rank fails, all do: none waits for one that left
+    index_ = choose_device(world.local_rank(), visible_devices());
+    mine = take_device(index_);
+  });
+  std::vector<Place> places = world.places();
+  const std::vector<std::string> gpus = world.all_gather(mine.gpu), bus_ids = world.all_gather(mine.bus_id),
+                                 uuids = world.all_gather(mine.uuid);
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    places[rank].gpu = gpus[rank];
+    places[rank].bus_id = bus_ids[rank];
+    places[rank].uuid = uuids[rank];
+  }
+  is_shared_ = check_sharing(places, allow_shared);
+  world.set_places(std::move(places));
+}
+
 std::vector<std::string> DeviceChoice::kokkos_arguments() const {
   if (index_ < 0) return {};
-  return {"--kokkos-device-id=" + std::to_string(index_)};
+  return {fmt::format("--kokkos-device-id={}", index_)};
 }
 
 }  // namespace tessera::parallel

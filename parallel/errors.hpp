@@ -1,14 +1,20 @@
 /// Exceptions for faults between ranks. Messages end with what to do; the caller maps each type to an exit code.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace tessera::parallel {
 
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message) : std::runtime_error(message) {}
+  template <class First, class... Rest>
+  Error(fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest)
+      : Error(fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...)) {}
 };
 
 /// The machine, the build or the launch cannot do what was asked for.

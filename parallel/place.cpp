@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "kernels/core/words.hpp"
 
 namespace tessera::parallel {
@@ -16,7 +18,7 @@ std::vector<Host> hosts_of(std::span<const Place> places) {
   return hosts;
 }
 
-std::string device_name(const Place& place) { return place.host + ": " + place.gpu + " at " + place.bus_id; }
+std::string device_name(const Place& place) { return fmt::format("{}: {} at {}", place.host, place.gpu, place.bus_id); }
 
 int count_devices(std::span<const Place> places) {
   std::set<std::string> names;
@@ -33,20 +35,17 @@ int count_ranks_on_device(std::span<const Place> places, const Place& place) {
 }
 
 std::string hosts_text(std::span<const Place> places) {
-  std::string text;
-  for (const Host& host : hosts_of(places))
-    text += (text.empty() ? "" : ", ") + host.name + ": " + counted(host.ranks, "rank");
-  return text;
+  std::vector<std::string> texts;
+  for (const Host& host : hosts_of(places)) texts.push_back(host.name + ": " + counted(host.ranks, "rank"));
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 std::string devices_text(std::span<const Place> places) {
-  std::string text;
+  std::vector<std::string> texts;
   for (const Place& place : places) {
-    if (place.gpu.empty()) continue;
-    text +=
-        (text.empty() ? "" : "; ") + std::string("rank ") + std::to_string(place.rank) + " on " + device_name(place);
+    if (!place.gpu.empty()) texts.push_back(fmt::format("rank {} on {}", place.rank, device_name(place)));
   }
-  return text;
+  return fmt::format("{}", fmt::join(texts, "; "));
 }
 
 }  // namespace tessera::parallel

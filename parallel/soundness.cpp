@@ -5,6 +5,8 @@
 #include <map>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "parallel/errors.hpp"
 #include "parallel/world.hpp"
 
@@ -33,8 +35,6 @@ std::map<std::string, double> medians(std::span<const Place> places, std::span<c
   return result;
 }
 
-std::string whole(double number) { return std::to_string(std::lround(number)); }
-
 }  // namespace
 
 std::string unsound_ranks(std::span<const Place> places, std::span<const Soundness> found) {
@@ -49,21 +49,20 @@ std::string unsound_ranks(std::span<const Place> places, std::span<const Soundne
     if (!found[rank].wrong.empty()) {
       fault = "computes wrongly: " + found[rank].wrong;
     } else if (median != median_of.end() && found[rank].gbyte_per_s < kLeastBandwidth * median->second) {
-      fault = "is slow: its memory copies " + whole(found[rank].gbyte_per_s) + " GB/s, the ranks' median is " +
-              whole(median->second);
+      fault = fmt::format("is slow: its memory copies {} GB/s, the ranks' median is {}",
+                          std::lround(found[rank].gbyte_per_s), std::lround(median->second));
     }
     if (fault.empty() || ++faults > kMostNamed) continue;
     const std::string device = place.gpu.empty()
                                    ? "processor of " + place.host
                                    : "GPU " + device_name(place) + (place.uuid.empty() ? "" : " (" + place.uuid + ")");
-    text += "the " + device + ", rank " + std::to_string(rank) + "'s, " + fault + "\n";
+    text += fmt::format("the {}, rank {}'s, {}\n", device, rank, fault);
   }
   if (faults == 0) return "";
-  if (faults > kMostNamed) text += "and " + std::to_string(faults - kMostNamed) + " more\n";
+  if (faults > kMostNamed) text += fmt::format("and {} more\n", faults - kMostNamed);
   return text +
          "start without that host or GPU (sbatch --exclude, CUDA_VISIBLE_DEVICES) and have it looked at; of a slow "
-         "one, "
-         "first see with nvidia-smi whether another program uses it";
+         "one, first see with nvidia-smi whether another program uses it";
 }
 
 void require_sound(World& world, const Soundness& mine) {

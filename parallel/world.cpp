@@ -11,6 +11,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include <fmt/format.h>
+
 #include "kernels/core/events.hpp"
 #include "kernels/core/words.hpp"
 
@@ -131,7 +133,7 @@ void World::leave_together() {
 /// "4 its message"; other text is bytes of another exchange, if ranks are out of step.
 std::string World::problem_by(const std::exception& caught) const {
   const Departure departure = meaning_(*this, caught);
-  return std::to_string(departure.exit_code) + " " + departure.why;
+  return fmt::format("{} {}", departure.exit_code, departure.why);
 }
 
 std::string World::problem_of(const std::function<void()>& work) const {
@@ -164,14 +166,12 @@ void World::fail(const std::string& problem, const std::string& where) {
 
 void World::agree(const std::string& problem) {
   const std::vector<std::string> problems = all_gather(problem);
-  std::string ranks, first;
-  int failed = 0;
+  std::vector<int> failed;
   for (int rank = 0; rank < size_; ++rank) {
-    if (problems[rank].empty()) continue;
-    if (failed++ == 0) first = problems[rank];
-    ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    if (!problems[rank].empty()) failed.push_back(rank);
   }
-  if (failed > 0) fail(first, failed == size_ ? "" : "rank " + ranks + ": ");
+  if (failed.empty()) return;
+  fail(problems[failed[0]], std::ssize(failed) == size_ ? "" : fmt::format("rank {}: ", fmt::join(failed, ", ")));
 }
 
 void World::agree_on_root(const std::function<void()>& work) {
@@ -263,14 +263,17 @@ void check_launcher(int ranks, const std::function<const char*(const char*)>& en
     if (!environment(sign)) continue;
     const char* const started = environment(count);
     if (!started || std::atoi(started) == ranks) return;
-    throw EnvironmentError("MPI has " + counted(ranks, "rank") + " but mpirun started " + started +
-                           ": it belongs to another MPI than the program's, which tessera --show-config names; start "
-                           "with that one's");
+    throw EnvironmentError(
+        "MPI has {} but mpirun started {}: it belongs to another MPI than the program's, which tessera --show-config "
+        "names; start with that one's",
+        counted(ranks, "rank"), started);
   }
   const char* const tasks = environment("SLURM_NTASKS");
   if (!tasks || !environment("SLURM_STEP_ID") || std::atoi(tasks) == ranks) return;
-  throw EnvironmentError("MPI has " + counted(ranks, "rank") + " but SLURM_NTASKS is " + tasks +
-                         ": start with srun --mpi=pmix (srun --mpi=list names what this Slurm has), or with mpirun");
+  throw EnvironmentError(
+      "MPI has {} but SLURM_NTASKS is {}: start with srun --mpi=pmix (srun --mpi=list names what this Slurm has), or "
+      "with mpirun",
+      counted(ranks, "rank"), tasks);
 }
 
 }  // namespace tessera::parallel

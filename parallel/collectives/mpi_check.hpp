@@ -4,7 +4,7 @@
 
 #include <mpi.h>
 
-#include <string>
+#include <string_view>
 
 #include "parallel/errors.hpp"
 
@@ -15,8 +15,7 @@ inline void mpi_check(int code, const char* call) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw LossError(std::string(call) + ": " + std::string(text, length) + ": a rank or the network is lost" +
-                  kAfterLoss);
+  throw LossError("{}: {}: a rank or the network is lost{}", call, std::string_view(text, length), kAfterLoss);
 }
 
 }  // namespace tessera::parallel::detail

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdarg>
-#include <cstdio>
+
+#include <fmt/format.h>
 
 namespace tessera::parallel {
 namespace {
@@ -21,24 +21,15 @@ void store(Number& to, Number value, std::memory_order order = std::memory_order
   std::atomic_ref(to).store(value, order);
 }
 
-__attribute__((format(printf, 1, 2))) std::string line_of(const char* format, ...) {
-  char text[320];
-  va_list values;
-  va_start(values, format);
-  std::vsnprintf(text, sizeof text, format, values);
-  va_end(values);
-  return text;
-}
-
 std::string size_of(std::int64_t bytes) {
-  if (bytes < 10'000) return std::to_string(bytes) + " bytes";
-  if (bytes < 10'000'000) return line_of("%.1f kB", 1e-3 * static_cast<double>(bytes));
-  return line_of("%.1f MB", 1e-6 * static_cast<double>(bytes));
+  if (bytes < 10'000) return fmt::format("{} bytes", bytes);
+  if (bytes < 10'000'000) return fmt::format("{:.1f} kB", 1e-3 * static_cast<double>(bytes));
+  return fmt::format("{:.1f} MB", 1e-6 * static_cast<double>(bytes));
 }
 
 double seconds_since(std::int64_t ns) { return 1e-9 * static_cast<double>(FlightRecorder::now_ns() - ns); }
 
-std::string place_of(int lane) { return lane == 0 ? "" : " on stream " + std::to_string(lane); }
+std::string place_of(int lane) { return lane == 0 ? "" : fmt::format(" on stream {}", lane); }
 
 }  // namespace
 
@@ -140,10 +131,8 @@ std::vector<FlightRecorder::Progress> FlightRecorder::progress_in(int lane) cons
 
 std::string FlightRecorder::words_for(const Entry& entry) {
   const std::unique_lock lock(words_, std::try_to_lock);  // the thread that holds it may be the one that hangs
-  const bool is_known = lock && entry.name < names_.size();
-  const std::string operation = is_known ? names_[entry.name].operation : "a transfer";
-  const std::string label = is_known ? names_[entry.name].label : "unknown name";
-  return operation + " of " + label + " (" + size_of(entry.bytes) + ")";
+  const Name name = lock && entry.name < names_.size() ? names_[entry.name] : Name{"a transfer", "unknown name"};
+  return fmt::format("{} of {} ({})", name.operation, name.label, size_of(entry.bytes));
 }
 
 /// "; waiting ..." for the transfer that this rank has had under way for longest in a lane, from number `first` on;
@@ -151,7 +140,7 @@ std::string FlightRecorder::words_for(const Entry& entry) {
 std::string FlightRecorder::awaited_in(int lane, std::uint64_t first) {
   for (const Kept& kept : kept_in(lane)) {
     if (kept.number < first || kept.entry.end_ns != 0) continue;
-    return "; waiting for it: " + words_for(kept.entry) + line_of(", for %.1f s", seconds_since(kept.entry.start_ns));
+    return fmt::format("; waiting for it: {}, for {:.1f} s", words_for(kept.entry), seconds_since(kept.entry.start_ns));
   }
   return "";
 }
@@ -164,10 +153,10 @@ bool FlightRecorder::report_behind(int lane, std::uint64_t Progress::*measure, s
   std::erase_if(all, [&](const Progress& progress) { return progress.*measure == most; });
   const bool is_of_starts = measure == &Progress::started;
   for (const Progress& late : all) {
-    const std::string line = line_of(
-        "rank %d%s is behind: it has %s %llu transfers%s, %s %llu", late.rank, late.rank == rank_ ? ", this one," : "",
-        is_of_starts ? "started" : "completed", static_cast<unsigned long long>(late.*measure), place_of(lane).c_str(),
-        all.size() == 1 ? "the others" : "the foremost", static_cast<unsigned long long>(most));
+    const std::string line =
+        fmt::format("rank {}{} is behind: it has {} {} transfers{}, {} {}", late.rank,
+                    late.rank == rank_ ? ", this one," : "", is_of_starts ? "started" : "completed", late.*measure,
+                    place_of(lane), all.size() == 1 ? "the others" : "the foremost", most);
     const std::uint64_t first = is_of_starts ? late.started + 1 : 1;
     lines.push_back(late.rank == rank_ ? line : line + awaited_in(lane, first));
   }
@@ -193,9 +182,9 @@ bool FlightRecorder::report_silent(double silent_s, std::vector<std::string>& li
     if (silence == 0 || silence < silent_s) continue;
     std::string awaited;
     for (int lane = 0; lane < kLanes && awaited.empty(); ++lane) awaited = awaited_in(lane, 1);
-    lines.push_back(line_of("rank %d has given no sign of life for %.1f s: it is stopped, or its process is gone",
-                            static_cast<int>(load(pages_[slot].head.rank_and_1) - 1), silence) +
-                    awaited);
+    lines.push_back(
+        fmt::format("rank {} has given no sign of life for {:.1f} s: it is stopped, or its process is gone{}",
+                    load(pages_[slot].head.rank_and_1) - 1, silence, awaited));
   }
   return lines.size() > before;
 }
@@ -205,8 +194,8 @@ void FlightRecorder::report_unseen(std::vector<std::string>& lines) const {
   if (!memory_->fault().empty()) {
     lines.push_back("the progress of the other ranks is not visible here: " + memory_->fault());
   } else if (seen < ranks_) {
-    lines.push_back(line_of("%d of %d ranks, those of other hosts, are not visible here: see their own messages",
-                            ranks_ - seen, ranks_));
+    lines.push_back(fmt::format("{} of {} ranks, those of other hosts, are not visible here: see their own messages",
+                                ranks_ - seen, ranks_));
   }
 }
 
@@ -220,18 +209,17 @@ void FlightRecorder::report_latest(int lane, std::vector<std::string>& lines) {
   lines.push_back("its transfers under way" + place_of(lane) +
                   (under_way.empty() ? ": none; the last:" : ", and the last:"));
   const auto show = [&](const Kept& k, const std::string& state) {
-    lines.push_back(line_of("  #%llu  ", static_cast<unsigned long long>(k.number)) + words_for(k.entry) + ", " +
-                    state);
+    lines.push_back(fmt::format("  #{}  {}, {}", k.number, words_for(k.entry), state));
   };
   for (std::size_t i = 0; i < under_way.size() && i < kShownUnderWay; ++i) {
-    show(under_way[i], line_of("started %.3f s ago, under way", seconds_since(under_way[i].entry.start_ns)));
+    show(under_way[i], fmt::format("started {:.3f} s ago, under way", seconds_since(under_way[i].entry.start_ns)));
   }
   if (under_way.size() > kShownUnderWay) {
-    lines.push_back(line_of("  and %zu more under way", under_way.size() - kShownUnderWay));
+    lines.push_back(fmt::format("  and {} more under way", under_way.size() - kShownUnderWay));
   }
   for (const Kept& k : over) {
-    show(k, line_of("ended %.3f s ago after %.3f ms", seconds_since(k.entry.end_ns),
-                    1e-6 * static_cast<double>(k.entry.end_ns - k.entry.start_ns)));
+    show(k, fmt::format("ended {:.3f} s ago after {:.3f} ms", seconds_since(k.entry.end_ns),
+                        1e-6 * static_cast<double>(k.entry.end_ns - k.entry.start_ns)));
   }
 }
 
@@ -243,9 +231,9 @@ std::vector<std::string> FlightRecorder::report(double silent_s) {
     for (int lane = 0; lane < kLanes; ++lane) is_anyone_late |= report_behind(lane, &Progress::completed, lines);
   }
   if (!is_anyone_late && memory_->fault().empty()) {
-    unsigned long long started = 0;
+    std::uint64_t started = 0;
     for (const Lane& lane : mine().lanes) started += load(lane.started);
-    lines.push_back(line_of("no rank of this host is behind: each has started %llu transfers", started));
+    lines.push_back(fmt::format("no rank of this host is behind: each has started {} transfers", started));
   }
   report_unseen(lines);
   if (const std::unique_lock lock(words_, std::try_to_lock); lock && !why_not_recorded_.empty()) {

@@ -15,13 +15,15 @@
 #include <map>
 #include <mutex>
 
+#include <fmt/format.h>
+
 #include "kernels/core/events.hpp"
 #include "parallel/watch/last_words.hpp"
 
 namespace tessera::parallel {
 namespace {
 
-constexpr int kListed = 16;  // ranks named in one list
+constexpr std::ptrdiff_t kListed = 16;  // ranks named in one list
 
 /// What the launcher's environment calls this launch; "" if it has no name for it.
 std::string launch_id() {
@@ -34,10 +36,7 @@ std::string launch_id() {
 
 /// Names have at most 107 characters: ids of any length become 16.
 std::string name_of(const std::string& launch) {
-  if (launch.empty()) return "";
-  char name[48];
-  std::snprintf(name, sizeof name, "tessera-start-%016zx", std::hash<std::string>{}(launch));
-  return name;
+  return launch.empty() ? "" : fmt::format("tessera-start-{:016x}", std::hash<std::string>{}(launch));
 }
 
 /// {rank: process} of the ranks on this host whose sockets have that name.
@@ -54,7 +53,7 @@ std::map<int, int> ranks_that_came(const std::string& name) {
 }
 
 bool is_stopped(int process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
   std::string stat;
   std::getline(file, stat);
   const std::size_t name_end = stat.rfind(") ");  // the name itself may contain anything
@@ -62,11 +61,9 @@ bool is_stopped(int process) {
 }
 
 std::string list_of(const std::vector<int>& ranks) {
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size() && i < kListed; ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  }
-  return ranks.size() > kListed ? text + " and " + std::to_string(ranks.size() - kListed) + " more" : text;
+  const auto end = ranks.begin() + std::min(kListed, std::ssize(ranks));
+  const std::string more = end == ranks.end() ? "" : fmt::format(" and {} more", ranks.end() - end);
+  return fmt::format("{}{}", fmt::join(ranks.begin(), end, ", "), more);
 }
 
 }  // namespace
@@ -118,8 +115,7 @@ std::vector<std::string> StartWatch::report() const {
   std::vector<std::string> lines;
   for (const auto& [rank, process] : came) {
     if (!is_stopped(process)) continue;
-    lines.push_back("rank " + std::to_string(rank) + " has reached the start, and is stopped: process " +
-                    std::to_string(process));
+    lines.push_back(fmt::format("rank {} has reached the start, and is stopped: process {}", rank, process));
   }
   lines.push_back("ranks that have reached the start on this host: " + (seen.empty() ? "none" : list_of(seen)));
   if (!unseen.empty()) {
@@ -130,17 +126,13 @@ std::vector<std::string> StartWatch::report() const {
 }
 
 void StartWatch::give_up() const {
-  const std::string me = "tessera: rank " + std::to_string(rank_) + ": ";
-  char text[160];
-  std::snprintf(text, sizeof text, "the %d ranks have not started within %g s: one is stopped, gone or not reachable",
-                ranks_, limit_s_);
-  std::string words = me + text + "\n";
+  const std::string me = fmt::format("tessera: rank {}: ", rank_);
+  std::string words = fmt::format(
+      "{}the {} ranks have not started within {:g} s: one is stopped, gone or not reachable\n", me, ranks_, limit_s_);
   for (const std::string& line : report()) words += me + line + "\n";
-  std::snprintf(
-      text, sizeof text,
-      "leaves with exit code %d; start again. parallel.timeout_s sets how long it waits: %g times as long here",
-      exit_code_, kPatience);
-  write_last_words(words + me + text + "\n");
+  words += fmt::format("{}leaves with exit code {}; start again. ", me, exit_code_);
+  words += fmt::format("parallel.timeout_s sets how long it waits: {:g} times as long here\n", kPatience);
+  write_last_words(words);
   ::_exit(exit_code_);
 }
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdarg>
-#include <cstdio>
 #include <exception>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "parallel/watch/last_words.hpp"
 
@@ -72,31 +72,27 @@ void Watchdog::progress() {
   progress_s_ = now_s;
 }
 
-void Watchdog::on(const events::Region& region) {
-  record("%.*s took %.3f ms", static_cast<int>(region.label.size()), region.label.data(),
-         1e3 * (region.end_s - region.start_s));
-}
-
-void Watchdog::on(const events::CommunicationStart& start) {
-  record("%.*s of %.*s started, %lld bytes", static_cast<int>(start.operation.size()), start.operation.data(),
-         static_cast<int>(start.label.size()), start.label.data(), static_cast<long long>(start.bytes));
-}
-
-void Watchdog::on(const events::Communication& done) {
-  record("%.*s of %.*s ended after %.3f ms, %lld bytes", static_cast<int>(done.operation.size()), done.operation.data(),
-         static_cast<int>(done.label.size()), done.label.data(), 1e3 * (done.end_s - done.start_s),
-         static_cast<long long>(done.bytes));
-}
-
-void Watchdog::record(const char* format, ...) {
+/// Allocates nothing; a long text is cut.
+template <class... Values>
+void Watchdog::record(fmt::format_string<const Values&...> format, const Values&... values) {
   const std::lock_guard lock(mutex_);
   progress();
   Report& report = reports_[report_count_++ % kKept];
   report.time_s = progress_s_;
-  va_list values;
-  va_start(values, format);
-  std::vsnprintf(report.text, sizeof report.text, format, values);
-  va_end(values);
+  *fmt::format_to_n(report.text, sizeof report.text - 1, format, values...).out = '\0';
+}
+
+void Watchdog::on(const events::Region& region) {
+  record("{} took {:.3f} ms", region.label, 1e3 * (region.end_s - region.start_s));
+}
+
+void Watchdog::on(const events::CommunicationStart& start) {
+  record("{} of {} started, {} bytes", start.operation, start.label, start.bytes);
+}
+
+void Watchdog::on(const events::Communication& done) {
+  record("{} of {} ended after {:.3f} ms, {} bytes", done.operation, done.label, 1e3 * (done.end_s - done.start_s),
+         done.bytes);
 }
 
 double Watchdog::allowed_s(double patience) const {
@@ -129,10 +125,8 @@ void Watchdog::guard(const std::stop_token& stop) {
     if (!fault.empty()) give_up(fault);
     if (events::now_s() > end_s_) give_up("it leaves by an exception, but has not finished doing so");
     if (is_lost()) {
-      char text[160];
-      std::snprintf(text, sizeof text, "no progress for %.1f s: a rank, the network or a GPU is lost",
-                    events::now_s() - progress_s_);
-      give_up(text);
+      give_up(
+          fmt::format("no progress for {:.1f} s: a rank, the network or a GPU is lost", events::now_s() - progress_s_));
     }
   }
 }
@@ -147,24 +141,21 @@ void Watchdog::allow_for_pause(double pause_s) {
 
 void Watchdog::give_up(const std::string& fault) {
   const double now_s = events::now_s();
-  const std::string me = "tessera: rank " + std::to_string(rank_) + ": ";
+  const std::string me = fmt::format("tessera: rank {}: ", rank_);
   std::string text = departure_ ? me + departure_->why + "\n" : "";
   text += me + fault + (what_.empty() ? "" : ", under way: " + what_) + "\n";
   if (recorder_) {
     for (const std::string& line : recorder_->report(std::max(kSilence_s, limit_s_ / 2))) text += me + line + "\n";
   }
-  char line[256];
   if (report_count_ > 0) text += me + "its latest reports:\n";
   for (std::size_t i = report_count_ > kKept ? report_count_ - kKept : 0; i < report_count_; ++i) {
     const Report& report = reports_[i % kKept];
-    std::snprintf(line, sizeof line, "  %9.3f s ago  %s\n", now_s - report.time_s, report.text);
-    text += line;
+    text += fmt::format("  {:9.3f} s ago  {}\n", now_s - report.time_s, report.text);
   }
   const int code = departure_ ? departure_->exit_code : exit_code_;
-  text += me + "leaves with exit code " + std::to_string(code);
-  if (!departure_) text += std::string(kAfterLoss) + ". parallel.timeout_s sets how long it waits";
-  text += "\n";
-  write_last_words(text);
+  text += fmt::format("{}leaves with exit code {}", me, code);
+  if (!departure_) text += fmt::format("{}. parallel.timeout_s sets how long it waits", kAfterLoss);
+  write_last_words(text + "\n");
   try {
     if (abandon_) {
       abandon_();

@@ -93,7 +93,8 @@ class Watchdog final : public events::Listener {
   };
 
   void progress();  // with mutex_ held
-  void record(const char* format, ...) __attribute__((format(printf, 2, 3)));
+  template <class... Values>
+  void record(fmt::format_string<const Values&...> format, const Values&... values);
   void guard(const std::stop_token& stop);
   void allow_for_pause(double pause_s);  // with mutex_ held
   double allowed_s(double patience) const;

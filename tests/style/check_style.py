@@ -64,7 +64,7 @@ VENDORS = [
     ("a guard for CUDA", r"\b(KOKKOS_ENABLE_CUDA|TESSERA_VENDOR_CUDA|TESSERA_CUDA_ARCH|__CUDA_ARCH\w*)\b|\bKokkos::Cuda\w*", [*CUDA_HOMES, "tests/"]),
     ("a guard for nvcc", r"\b__(CUDACC|NVCC)\w*", [*CUDA_HOMES, "kernels/core/compat.hpp", "kernels/core/scalar.hpp"]),
     ("NVTX", r"#include\s*<nvtx3/|\bnvtx[A-Z]\w+", ["kernels/cuda/", "tests/unit/kernels/test_nvtx."]),
-    ("fmt in a header", r"#include\s*<fmt/", [".cpp", "src/errors.hpp"]),
+    ("fmt in a header", r"#include\s*<fmt/", [".cpp", "src/errors.hpp", "parallel/errors.hpp"]),
     ("a View that does not widen its indices", r"\bKokkos::View<[^>]*\*\*", ["kernels/core/tensor.hpp"]),
 ]
 
