@@ -1,6 +1,5 @@
 #include "parallel/collectives/mpi.hpp"  // the contract is there; here is how
 
-#include <algorithm>
 #include <array>
 #include <stdexcept>
 #include <string>
@@ -109,14 +108,7 @@ class Bytes {
   bool is_on_device_;
 };
 
-/// A transfer that crosses the network in pieces, each in one call of MPI.
-class InPieces {
- public:
-  virtual ~InPieces() = default;
-  virtual std::int64_t pieces() const = 0;
-  virtual void post(std::int64_t piece, char* staging, MPI_Request* request) = 0;
-  virtual void take(std::int64_t piece, char* staging) = 0;  // which has arrived
-};
+class MpiTransfer;
 
 /// The transfers in progress on a communicator, first come first served: at most kPiecesInFlight pieces at a time.
 /// Every rank starts the same transfers in the same order, so all call MPI in the same order, whenever they poll.
@@ -130,7 +122,7 @@ class PieceQueue {
     }
   }
 
-  void push(InPieces& transfer) {
+  void push(MpiTransfer& transfer) {
     waiting_.push_back(&transfer);
     post();
   }
@@ -154,7 +146,7 @@ class PieceQueue {
   }
 
   /// A rank that leaves may destroy a transfer in progress.
-  void forget(const InPieces& transfer) {
+  void forget(const MpiTransfer& transfer) {
     if (!waiting_.empty() && waiting_.front() == &transfer) next_piece_ = 0;
     std::erase(waiting_, &transfer);
     for (Slot& slot : slots_) {
@@ -166,51 +158,36 @@ class PieceQueue {
   struct Slot {
     MPI_Request request = MPI_REQUEST_NULL;
     bool is_free = true;
-    InPieces* transfer = nullptr;  // null: forgotten
+    MpiTransfer* transfer = nullptr;  // null: forgotten
     std::int64_t piece = 0;
     std::vector<char> staging;
   };
 
-  void take() {
-    Slot& slot = slots_[oldest_];
-    oldest_ = (oldest_ + 1) % kPiecesInFlight;
-    --in_flight_;
-    slot.is_free = true;
-    InPieces* const transfer = std::exchange(slot.transfer, nullptr);
-    if (transfer != nullptr) transfer->take(slot.piece, slot.staging.data());
-  }
-
-  void post() {
-    while (in_flight_ < kPiecesInFlight && !waiting_.empty()) {
-      Slot& slot = slots_[(oldest_ + in_flight_++) % kPiecesInFlight];
-      slot.is_free = false;
-      slot.staging.resize(staged_);  // if a larger piece was announced while it was in use
-      slot.transfer = waiting_.front();
-      slot.piece = next_piece_++;
-      if (next_piece_ == slot.transfer->pieces()) {
-        waiting_.erase(waiting_.begin());
-        next_piece_ = 0;
-      }
-      slot.transfer->post(slot.piece, slot.staging.data(), &slot.request);
-    }
-  }
+  void take();
+  void post();
 
   std::array<Slot, kPiecesInFlight> slots_;
   int oldest_ = 0, in_flight_ = 0;
-  std::size_t staged_ = 0;          // bytes of a piece
-  std::vector<InPieces*> waiting_;  // with pieces that are not posted
-  std::int64_t next_piece_ = 0;     // of the first of them
+  std::size_t staged_ = 0;             // bytes of a piece
+  std::vector<MpiTransfer*> waiting_;  // with pieces that are not posted
+  std::int64_t next_piece_ = 0;        // of the first of them
 };
 
 /// The participating ranks, their transfers in flight, and the recorder.
 struct Group {
-  MPI_Comm comm = MPI_COMM_NULL;
+  Group(MPI_Comm all, FlightRecorder& recorder) : comm(all), recorder(recorder) {
+    MPI_CHECK(MPI_Comm_rank(comm, &rank));
+    MPI_CHECK(MPI_Comm_size(comm, &size));
+  }
+
+  MPI_Comm comm;
+  int rank = 0, size = 1;
   FlightRecorder& recorder;
   std::shared_ptr<PieceQueue> queue = std::make_shared<PieceQueue>();
 };
 
-/// Common to the transfers: pieces, and times of begin and end.
-class MpiTransfer : public Transfer, private InPieces {
+/// Common to the transfers: they cross the network in pieces, each in one call of MPI; times of begin and end.
+class MpiTransfer : public Transfer {
  public:
   ~MpiTransfer() override { queue_->forget(*this); }
 
@@ -249,13 +226,12 @@ class MpiTransfer : public Transfer, private InPieces {
   MpiTransfer(const Message& message, const Group& group)
       : what_("mpi " + std::string(name_of(message.operation)) + " of " + message.span.label),
         comm_(group.comm),
+        rank_(group.rank),
+        size_(group.size),
         queue_(group.queue),
         recorder_(group.recorder),
         name_(recorder_.name(label_of(message.operation, "mpi"), message.span.label)),
-        bytes_(message.wire.count != 0 ? message.wire.bytes() : message.span.bytes()) {
-    MPI_CHECK(MPI_Comm_rank(comm_, &rank_));
-    MPI_CHECK(MPI_Comm_size(comm_, &size_));
-  }
+        bytes_(message.wire.count != 0 ? message.wire.bytes() : message.span.bytes()) {}
 
   /// `count` elements, or bytes, go in pieces of `most`, each of which stages `staged` bytes.
   void cut(std::int64_t count, std::int64_t most, std::int64_t staged) {
@@ -273,16 +249,17 @@ class MpiTransfer : public Transfer, private InPieces {
 
   const std::string what_;  // "mpi all-reduce of grad.bucket.2"
   MPI_Comm comm_;
+  const int rank_, size_;
   Device exec_;
-  int rank_ = 0, size_ = 1;
 
  private:
-  std::int64_t pieces() const override { return pieces_; }
+  friend class PieceQueue;
+
   int count_of(std::int64_t piece) const { return static_cast<int>(std::min(most_, count_ - piece * most_)); }
-  void post(std::int64_t piece, char* staging, MPI_Request* request) override {
+  void post(std::int64_t piece, char* staging, MPI_Request* request) {
     send(piece * most_, count_of(piece), staging, request);
   }
-  void take(std::int64_t piece, char* staging) override {
+  void take(std::int64_t piece, char* staging) {  // which has arrived
     receive(piece * most_, count_of(piece), staging);
     if (--missing_ == 0) end();
   }
@@ -306,6 +283,30 @@ class MpiTransfer : public Transfer, private InPieces {
   bool is_complete_ = true, is_joining_ = false, was_started_ = false;
   kernels::StreamOrder<Device> arrived_{1};
 };
+
+void PieceQueue::take() {
+  Slot& slot = slots_[oldest_];
+  oldest_ = (oldest_ + 1) % kPiecesInFlight;
+  --in_flight_;
+  slot.is_free = true;
+  MpiTransfer* const transfer = std::exchange(slot.transfer, nullptr);
+  if (transfer != nullptr) transfer->take(slot.piece, slot.staging.data());
+}
+
+void PieceQueue::post() {
+  while (in_flight_ < kPiecesInFlight && !waiting_.empty()) {
+    Slot& slot = slots_[(oldest_ + in_flight_++) % kPiecesInFlight];
+    slot.is_free = false;
+    slot.staging.resize(staged_);  // if a larger piece was announced while it was in use
+    slot.transfer = waiting_.front();
+    slot.piece = next_piece_++;
+    if (next_piece_ == slot.transfer->pieces_) {
+      waiting_.erase(waiting_.begin());
+      next_piece_ = 0;
+    }
+    slot.transfer->post(slot.piece, slot.staging.data(), &slot.request);
+  }
+}
 
 class MpiAllReduce final : public MpiTransfer {
  public:
@@ -447,15 +448,7 @@ class MpiBroadcast final : public MpiTransfer {
 
 class MpiCollectives final : public Collectives {
  public:
-  // A separate communicator, so that gradients in flight cannot match the exchanges of World.
-  explicit MpiCollectives(FlightRecorder& recorder) : group_{.recorder = recorder} {
-    MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &group_.comm));
-  }
-  MpiCollectives(const Group& all, int group) : group_{.recorder = all.recorder} {
-    int rank = 0;
-    MPI_CHECK(MPI_Comm_rank(all.comm, &rank));
-    MPI_CHECK(MPI_Comm_split(all.comm, group, rank, &group_.comm));
-  }
+  MpiCollectives(MPI_Comm own, FlightRecorder& recorder) : group_(own, recorder) {}
   ~MpiCollectives() override { MPI_Comm_free(&group_.comm); }
   MpiCollectives(const MpiCollectives&) = delete;
   MpiCollectives& operator=(const MpiCollectives&) = delete;
@@ -463,16 +456,8 @@ class MpiCollectives final : public Collectives {
   std::string name() const override { return "mpi"; }
   std::string description() const override { return kernels::kIsHost<Device> ? "MPI" : "MPI, copied through the host"; }
   bool is_asynchronous() const override { return false; }
-  int rank() const override {
-    int rank = 0;
-    MPI_CHECK(MPI_Comm_rank(group_.comm, &rank));
-    return rank;
-  }
-  int size() const override {
-    int size = 1;
-    MPI_CHECK(MPI_Comm_size(group_.comm, &size));
-    return size;
-  }
+  int rank() const override { return group_.rank; }
+  int size() const override { return group_.size; }
 
   std::unique_ptr<Transfer> make(const Message& message) override {
     switch (message.operation) {
@@ -484,7 +469,9 @@ class MpiCollectives final : public Collectives {
     return std::make_unique<MpiBroadcast>(message, group_);
   }
   std::unique_ptr<Collectives> make_group(int group) override {
-    return std::make_unique<MpiCollectives>(group_, group);
+    MPI_Comm own = MPI_COMM_NULL;
+    MPI_CHECK(MPI_Comm_split(group_.comm, group, rank(), &own));
+    return std::make_unique<MpiCollectives>(own, group_.recorder);
   }
 
   void broadcast(const Span& span) override {
@@ -506,7 +493,9 @@ class MpiCollectives final : public Collectives {
 }  // namespace
 
 std::unique_ptr<Collectives> make_mpi_collectives(FlightRecorder& recorder) {
-  return std::make_unique<MpiCollectives>(recorder);
+  MPI_Comm own = MPI_COMM_NULL;  // so that gradients in flight cannot match the exchanges of World
+  MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &own));
+  return std::make_unique<MpiCollectives>(own, recorder);
 }
 
 }  // namespace tessera::parallel

@@ -46,8 +46,6 @@ Replicated::Replicated(Collectives& collectives, const kernels::Device& exec, co
            norm.total.bytes()};
 }
 
-Replicated::~Replicated() = default;
-
 /// Makes the buckets, in the order in which backward fills them: from the last parameter to the first.
 void Replicated::join_neighbours(const std::vector<Span>& gradients, const GradientOrder& order) {
   std::int64_t left_bytes = 0;
@@ -145,28 +143,22 @@ double Replicated::collect() {
   if (!collectives_.is_asynchronous()) return exposed_s_;
   if (!last_started_) return 0;
   double exposed_s = 0;
-  const auto collect = [&](const Move& sum, const Transfer::Times& times, double waiting_from_s) {
-    const double waited_s = std::max(0.0, times.end_s - std::max(times.start_s, waiting_from_s));
-    sum.report(times, waited_s);
-    exposed_s += waited_s;
-  };
   double waiting_from_s = last_started_->times().joined_s;  // after this, exec only waited: for each moment once
   for (const Bucket& bucket : buckets_) {
     const Transfer::Times times = bucket.sum.transfer->times();
-    collect(bucket.sum, times, waiting_from_s);
+    exposed_s += bucket.sum.report(times, waiting_from_s);
     waiting_from_s = std::max(waiting_from_s, times.end_s);
   }
-  if (norm_.exists()) collect(norm_, norm_.transfer->times(), norm_.transfer->times().joined_s);
-  return exposed_s;
+  if (!norm_.exists()) return exposed_s;
+  const Transfer::Times times = norm_.transfer->times();
+  return exposed_s + norm_.report(times, times.joined_s);
 }
 
 /// Reports a bucket that has just completed on the host.
 void Replicated::complete(Bucket& bucket) {
   bucket.is_under_way = false;
   const Transfer::Times times = bucket.sum.transfer->times();
-  const double waited_s = times.end_s - times.joined_s;
-  bucket.sum.report(times, waited_s);
-  exposed_s_ += waited_s;
+  exposed_s_ += bucket.sum.report(times, times.joined_s);
 }
 
 }  // namespace tessera::parallel

@@ -17,8 +17,6 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "parallel/strategies/strategy.hpp"
@@ -41,16 +39,11 @@ class Replicated final : public Strategy {
   /// part, and sum() adds the parts; else each rank has all gradients, and sum() does nothing. Not collective.
   Replicated(Collectives& collectives, const kernels::Device& exec, const std::vector<Span>& gradients,
              const GradientOrder& order, const Span& wire = {}, const NormSpans& norm = {});
-  ~Replicated() override;
 
   void connect() override;
-  bool is_connected() const override { return is_connected_; }
   void begin_step(WaitTimes* waits) override { waits_ = waits; }
   int most_waits() const override { return static_cast<int>(buckets_.size()) + 1; }
   void begin(bool completes) override;
-  void open(int) override {}
-  void close(int) override {}
-  void begin_gradients(int) override {}
   void gradient_enqueued(int param) override;
   void progress() override;
   void finish() override;
@@ -80,9 +73,7 @@ class Replicated final : public Strategy {
   std::vector<std::size_t> bucket_of_param_;
   Move norm_;  // empty unless transfers leave squares, for which collectives must be asynchronous
   Transfer* last_started_ = nullptr;
-  WaitTimes* waits_ = nullptr;
-  double exposed_s_ = 0;  // of the last step, where the host waits
-  bool is_connected_ = false, is_active_ = false;
+  bool is_active_ = false;
 };
 
 }  // namespace tessera::parallel

@@ -54,8 +54,6 @@ Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownershi
   is_summing_replicas_.resize(units);
 }
 
-Sharded::~Sharded() = default;
-
 /// Groups are made collectively, and transfers belong to them: hence here, not in the constructor. They take events, or
 /// staging of bounded size (mpi.hpp); memory that grows with the model has been allocated before.
 void Sharded::connect() {
@@ -345,9 +343,7 @@ void Sharded::join(Move& move) {
   if (all_.is_asynchronous()) return;
   std::erase(under_way_, &move);
   const Transfer::Times times = move.transfer->times();
-  const double waited_s = times.end_s - times.joined_s;
-  exposed_s_ += waited_s;
-  move.report(times, waited_s);
+  exposed_s_ += move.report(times, times.joined_s);
 }
 
 void Sharded::progress() {
@@ -359,9 +355,7 @@ double Sharded::collect() {
   double exposed_s = 0;
   for (const Move* move : moved_) {
     const Transfer::Times times = move->transfer->times();
-    const double waited_s = std::max(0.0, times.end_s - std::max(times.start_s, times.joined_s));
-    exposed_s += waited_s;
-    move->report(times, waited_s);
+    exposed_s += move->report(times, times.joined_s);
   }
   return exposed_s;
 }

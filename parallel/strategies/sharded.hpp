@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "kernels/core/side_stream.hpp"
+#include "parallel/strategies/ownership.hpp"
 #include "parallel/strategies/strategy.hpp"
 
 namespace tessera::parallel {
@@ -67,10 +68,8 @@ class Sharded final : public Strategy {
   /// `all`. Gradients are computed on `exec`. Not collective.
   Sharded(Collectives& all, const kernels::Device& exec, const Ownership& ownership, std::vector<UnitMemory> memory,
           ShardedOptions options);
-  ~Sharded() override;
 
   void connect() override;
-  bool is_connected() const override { return is_connected_; }
   void begin_step(WaitTimes* waits) override;
   int most_waits() const override;
   void begin(bool completes) override;
@@ -148,10 +147,8 @@ class Sharded final : public Strategy {
   std::vector<Pending> pending_;
   std::vector<Move*> under_way_;  // for progress()
   std::vector<Move*> moved_;      // in the step, in the order of their start, if the host does not wait
-  double exposed_s_ = 0;          // of the last step, if the host waits
-  WaitTimes* waits_ = nullptr;
   int micro_ = -1;
-  bool completes_ = false, is_connected_ = false, is_in_step_ = false, has_started_gathers_ = false;
+  bool completes_ = false, is_in_step_ = false, has_started_gathers_ = false;
 };
 
 }  // namespace tessera::parallel

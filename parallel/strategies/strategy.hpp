@@ -14,6 +14,7 @@
 /// Gradients are summed, not averaged: a caller that weights by tokens scales first.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,7 +23,6 @@
 #include "kernels/core/events.hpp"
 #include "kernels/core/stream_timer.hpp"
 #include "parallel/collectives/collective.hpp"
-#include "parallel/strategies/ownership.hpp"
 
 namespace tessera::parallel {
 
@@ -80,9 +80,11 @@ struct Move {
     events::report(events::CommunicationStart{operation, label, bytes, events::now_s()});
     transfer->start(after);
   }
-  /// Reports its latest run; during `exposed_s` of it, the rank only waited.
-  void report(const Transfer::Times& times, double exposed_s) const {
+  /// Reports its latest run. Returns the seconds of it in which the rank, from `waiting_from_s` on, only waited.
+  double report(const Transfer::Times& times, double waiting_from_s) const {
+    const double exposed_s = std::max(0.0, times.end_s - std::max(times.start_s, waiting_from_s));
     events::report(events::Communication{operation, label, bytes, times.start_s, times.end_s, exposed_s});
+    return exposed_s;
   }
 };
 
@@ -92,7 +94,7 @@ class Strategy {
 
   /// Collective, once, before the first step. Making a strategy is collective only where it says so.
   virtual void connect() = 0;
-  virtual bool is_connected() const = 0;
+  bool is_connected() const { return is_connected_; }
 
   /// `waits` times the step's waits for transfers, at most most_waits(), until the next step begins; null: untimed.
   virtual void begin_step(WaitTimes* waits) = 0;
@@ -103,11 +105,11 @@ class Strategy {
 
   /// Call before enqueueing work that reads a unit's weights, and close() after it. Several passes may have a unit open
   /// at once; the last close counts.
-  virtual void open(int unit) = 0;
-  virtual void close(int unit) = 0;
+  virtual void open(int /*unit*/) {}
+  virtual void close(int /*unit*/) {}
 
   /// Call before a unit's gradients are written.
-  virtual void begin_gradients(int unit) = 0;
+  virtual void begin_gradients(int /*unit*/) {}
   /// The last launch of one parameter's gradient in this micro-step is enqueued. Parameters come in descending order.
   virtual void gradient_enqueued(int param) = 0;
 
@@ -132,7 +134,10 @@ class Strategy {
   virtual double collect() = 0;
 
  protected:
+  bool is_connected_ = false;  // connect() sets it, and
   std::optional<std::int64_t> squares_;
+  WaitTimes* waits_ = nullptr;  // of the step
+  double exposed_s_ = 0;        // collect() of the last step, if the host waits
 };
 
 }  // namespace tessera::parallel
