@@ -8,8 +8,7 @@
 
 namespace tessera::config {
 
-/// tessera DECK.toml [section.key=value ...] [--check] [--plan [--compare RUN.h5]] [--print] [--resume auto|PATH]
-///         [--figures] [--version] [--show-config] [--explain KEY] [--verify-checkpoint PATH] [--kokkos-...]
+/// tessera DECK.toml [section.key=value ...] [options]
 struct CommandLine {
   std::string deck;                    // empty only with a question that needs none
   std::vector<std::string> overrides;  // "section.key=value", for load_deck

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <limits>
 #include <tuple>
-#include <utility>
 #include <variant>
 
 #include <fmt/format.h>

@@ -1,6 +1,7 @@
 /// The vocabulary for rows of a table of keys: members, legal values, words.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -61,6 +62,14 @@ constexpr Word word(std::string_view text, Enum value) {
   return {text, static_cast<int>(value)};
 }
 constexpr Word word(std::string_view text) { return {text, 0}; }
+
+/// The words of an enum's enumerators, of which `kLast` is the last, in their order.
+template <auto kLast, class... Texts>
+constexpr std::array<Word, sizeof...(Texts)> in_order(const Texts&... texts) {
+  static_assert(sizeof...(Texts) == static_cast<std::size_t>(kLast) + 1, "a word for each enumerator");
+  int value = 0;
+  return {Word{texts, value++}...};
+}
 
 inline constexpr double kMaxTokens = 1 << 24;    // T: positions stay exact in float
 inline constexpr double kMaxVocab = 2147483647;  // token ids are int32

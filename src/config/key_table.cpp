@@ -1,5 +1,4 @@
 /// The rows of the key table: member, legal values, unit, and the text of `--explain`. Defaults are in settings.hpp.
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -10,61 +9,30 @@
 namespace tessera::config {
 namespace {
 
-constexpr Word kProgress[] = {word("auto", Progress::automatic), word("bar", Progress::bar),
-                              word("line", Progress::line), word("none", Progress::none)};
+constexpr auto kProgress = in_order<Progress::none>("auto", "bar", "line", "none");
 constexpr Word kSizes[] = {word("custom"), word("small"), word("medium"), word("large"),
                            word("xl"),     word("2.7b"),  word("8b")};
-constexpr Word kSources[] = {word("text", DataSource::text), word("tokens", DataSource::tokens),
-                             word("synthetic", DataSource::synthetic)};
-constexpr Word kOptimizers[] = {word("adamw", OptimizerKind::adamw), word("lion", OptimizerKind::lion)};
-constexpr Word kCompute[] = {word("fp32", Precision::fp32), word("tf32", Precision::tf32),
-                             word("bf16", Precision::bf16), word("fp16", Precision::fp16)};
-constexpr Word kMaster[] = {word("fp32", MasterPrecision::fp32), word("none", MasterPrecision::none)};
-constexpr Word kRecompute[] = {word("all", Recompute::all), word("all_but_attention", Recompute::all_but_attention)};
-constexpr Word kMoments[] = {word("fp32", MomentPrecision::fp32), word("bf16", MomentPrecision::bf16)};
-constexpr Word kGradients[] = {word("fp32", GradientPrecision::fp32), word("bf16", GradientPrecision::bf16)};
-constexpr Word kReduce[] = {word("fp32", ReducePrecision::fp32), word("bf16", ReducePrecision::bf16)};
-constexpr Word kAttention[] = {word("auto", AttentionKernel::automatic),
-                               word("standard", AttentionKernel::standard),
-                               word("standard/0", AttentionKernel::standard_0),
-                               word("tiled", AttentionKernel::tiled),
-                               word("flash1", AttentionKernel::flash1),
-                               word("flash1/1", AttentionKernel::flash1_1),
-                               word("flash1/2", AttentionKernel::flash1_2),
-                               word("flash1/3", AttentionKernel::flash1_3),
-                               word("flash1/4", AttentionKernel::flash1_4),
-                               word("flash1/5", AttentionKernel::flash1_5),
-                               word("flash2", AttentionKernel::flash2),
-                               word("flash2/0", AttentionKernel::flash2_0),
-                               word("flash2/1", AttentionKernel::flash2_1),
-                               word("flash2/2", AttentionKernel::flash2_2),
-                               word("flash2/3", AttentionKernel::flash2_3),
-                               word("flash2/4", AttentionKernel::flash2_4),
-                               word("flash2/5", AttentionKernel::flash2_5),
-                               word("mma", AttentionKernel::mma),
-                               word("wgmma", AttentionKernel::wgmma)};
-constexpr Word kCollectives[] = {word("auto", Collectives::automatic), word("mpi", Collectives::mpi),
-                                 word("nccl", Collectives::nccl)};
-constexpr Word kOnBadStep[] = {word("stop", OnBadStep::stop), word("skip", OnBadStep::skip),
-                               word("rewind", OnBadStep::rewind)};
-constexpr Word kBackground[] = {word("auto", Background::automatic), word("on", Background::on),
-                                word("off", Background::off)};
-constexpr Word kTransfers[] = {word("auto", Transfers::automatic), word("ring", Transfers::ring),
-                               word("copy_engine", Transfers::copy_engine)};
-constexpr Word kGradientSync[] = {word("per_parameter", GradientSync::per_parameter), word("flat", GradientSync::flat),
-                                  word("overlap", GradientSync::overlap), word("bucket", GradientSync::bucket)};
-constexpr Word kShard[] = {word("none", Shard::none), word("optimizer", Shard::optimizer),
-                           word("gradients", Shard::gradients), word("parameters", Shard::parameters)};
-constexpr Word kOffload[] = {word("none", Offload::none), word("optimizer", Offload::optimizer),
-                             word("parameters", Offload::parameters)};
-constexpr Word kNetworks[] = {word("none", Network::none),         word("100g", Network::ethernet_100),
-                              word("200g", Network::ethernet_200), word("400g", Network::ethernet_400),
-                              word("800g", Network::ethernet_800), word("hdr", Network::hdr),
-                              word("ndr", Network::ndr),           word("xdr", Network::xdr)};
-constexpr Word kNetworkPers[] = {word("node", NetworkPer::node), word("rank", NetworkPer::rank)};
-constexpr Word kPlanDevices[] = {word("here", PlanDevice::here), word("cpu", PlanDevice::cpu),
-                                 word("a100", PlanDevice::a100), word("h100", PlanDevice::h100),
-                                 word("h200", PlanDevice::h200)};
+constexpr auto kSources = in_order<DataSource::synthetic>("text", "tokens", "synthetic");
+constexpr auto kOptimizers = in_order<OptimizerKind::lion>("adamw", "lion");
+constexpr auto kCompute = in_order<Precision::fp16>("fp32", "tf32", "bf16", "fp16");
+constexpr auto kMaster = in_order<MasterPrecision::none>("fp32", "none");
+constexpr auto kRecompute = in_order<Recompute::all_but_attention>("all", "all_but_attention");
+constexpr auto kMoments = in_order<MomentPrecision::bf16>("fp32", "bf16");
+constexpr auto kGradients = in_order<GradientPrecision::bf16>("fp32", "bf16");
+constexpr auto kReduce = in_order<ReducePrecision::bf16>("fp32", "bf16");
+constexpr auto kAttention = in_order<AttentionKernel::wgmma>(
+    "auto", "standard", "standard/0", "tiled", "flash1", "flash1/1", "flash1/2", "flash1/3", "flash1/4", "flash1/5",
+    "flash2", "flash2/0", "flash2/1", "flash2/2", "flash2/3", "flash2/4", "flash2/5", "mma", "wgmma");
+constexpr auto kCollectives = in_order<Collectives::nccl>("auto", "mpi", "nccl");
+constexpr auto kOnBadStep = in_order<OnBadStep::rewind>("stop", "skip", "rewind");
+constexpr auto kBackground = in_order<Background::off>("auto", "on", "off");
+constexpr auto kTransfers = in_order<Transfers::copy_engine>("auto", "ring", "copy_engine");
+constexpr auto kGradientSync = in_order<GradientSync::bucket>("per_parameter", "flat", "overlap", "bucket");
+constexpr auto kShard = in_order<Shard::parameters>("none", "optimizer", "gradients", "parameters");
+constexpr auto kOffload = in_order<Offload::parameters>("none", "optimizer", "parameters");
+constexpr auto kNetworks = in_order<Network::xdr>("none", "100g", "200g", "400g", "800g", "hdr", "ndr", "xdr");
+constexpr auto kNetworkPers = in_order<NetworkPer::rank>("node", "rank");
+constexpr auto kPlanDevices = in_order<PlanDevice::h200>("here", "cpu", "a100", "h100", "h200");
 
 /// The kinds of jobs, of whatever room.
 std::span<const Word> job_kinds() {

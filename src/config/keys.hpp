@@ -1,8 +1,7 @@
 /// The one table of deck keys. The reader, the printer of resolved decks, `--explain`, suggestions and tests walk it.
 ///
 /// A key is a dotted name, the member of `Settings` it sets, its legal values, a unit and a meaning. Its default is
-/// that of a default-constructed `Settings`, so it is given in settings.hpp and nowhere else.
-/// To add a key: a member in settings.hpp and a row in key_table.cpp.
+/// that of a default-constructed `Settings`, so it is given in settings.hpp and nowhere else. The rows: key_table.cpp.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,5 @@
 #include "config/rules.hpp"
-
-#include <algorithm>
 #include <cstdint>
-#include <initializer_list>
 
 #include <fmt/format.h>
 

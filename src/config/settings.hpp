@@ -1,7 +1,8 @@
 /// What a resolved deck says, as plain typed structs: one struct per deck section, one member per key.
 ///
 /// All other code takes its section (or the whole `Settings`) by const reference and never sees TOML.
-/// Names contain the units; legal ranges and the text of `--explain` are in `key_table.cpp`.
+/// Names contain the units; legal ranges, the words of enums (in the order of the enumerators) and the text of
+/// `--explain` are in `key_table.cpp`.
 #pragma once
 
 #include <any>
@@ -196,26 +197,6 @@ struct Generate {
   bool chained = true;  // with graph: a launch starts while the previous one still runs
 };
 
-/// Sections of a deck that rooms above the product add: a value of each type, at its defaults until it is set. Copies
-/// are independent.
-class Sections {
- public:
-  template <class Section>
-  const Section& get() const {
-    static const Section kDefault{};
-    const auto found = values_.find(typeid(Section));
-    return found == values_.end() ? kDefault : *std::any_cast<Section>(&found->second);
-  }
-
-  template <class Section>
-  Section& edit() {
-    return *std::any_cast<Section>(&values_.try_emplace(typeid(Section), Section{}).first->second);
-  }
-
- private:
-  std::map<std::type_index, std::any> values_;
-};
-
 struct Settings {
   Job job;
   Model model;
@@ -229,15 +210,18 @@ struct Settings {
   Checkpoint checkpoint;
   Trace trace;
   Generate generate;
-  Sections others;  // of rooms above the product
+  std::map<std::type_index, std::any> others;  // sections that rooms above the product add and that have been set
 
+  /// One of these, at its defaults until it is set.
   template <class Section>
   const Section& section() const {
-    return others.get<Section>();
+    static const Section kDefault{};
+    const auto found = others.find(typeid(Section));
+    return found == others.end() ? kDefault : *std::any_cast<Section>(&found->second);
   }
   template <class Section>
   Section& section() {
-    return others.edit<Section>();
+    return *std::any_cast<Section>(&others.try_emplace(typeid(Section), Section{}).first->second);
   }
 };
 
