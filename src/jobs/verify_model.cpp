@@ -106,8 +106,8 @@ void verify(const Context& context) {
   const kernels::Value<double, Exec> loss(arena.template data<double>(loss_id));
   Kokkos::deep_copy(exec, scale, static_cast<Real>(1.0 / N));
   Kokkos::deep_copy(exec, loss, 0.0);
-  model::Transformer<Exec, Scalar> transformer(shape, table, tensors, options, arena,
-                                               model::places_in<Scalar, Real>(table, params.data(), grads.data()));
+  model::Transformer<Scalar> transformer(shape, table, tensors, options, arena,
+                                         model::places_in<Scalar, Real>(table, params.data(), grads.data()));
   transformer.set_batch(B, T);
   std::vector<int> inputs(N), targets(N);
   for (int b = 0; b < B; ++b) {

@@ -63,7 +63,7 @@ Measured measure(const config::Settings& settings, const model::Shape& shape, co
   double prompt_begins_s = NAN;
   std::vector<double> read_s;  // when the host is about to ask for a token
   model::Hooks no_hooks;
-  model::generate_together<Exec, Scalar>(
+  model::generate_together<Scalar>(
       exec, shape, table, model::places_in<Scalar, Accum<Scalar>>(table, weights.data(), nullptr), how, prompts,
       {.max_tokens = shape.T - bench.length,
        .temperature = settings.generate.temperature,

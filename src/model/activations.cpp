@@ -8,7 +8,6 @@
 #include "errors.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/embedding.hpp"
-#include "kernels/gemm/gemm.hpp"
 #include "kernels/rmsnorm.hpp"
 
 namespace tessera::model {
@@ -66,7 +65,6 @@ struct Declarer {
     const auto life = [&](int written, int read, int read_backward) {
       return Lifetime{pass(written), kept ? time.backward(unit, read_backward) : pass(read)};
     };
-    const bool standard = o.attention.kind == kernels::AttentionKind::standard;
     BlockTensors t;
     t.x1 = x1 != kAbsent ? x1 : activation(path + "x1", {N, s.C}, o.dtype, life(0, 4, 7));
     t.rrms1 = activation(path + "rrms1", {N}, real, life(0, 0, 7));
@@ -78,8 +76,9 @@ struct Declarer {
     };
     t.attn = attended ? attended->attn : activation(path + "attn", {N, s.C}, o.dtype, attention_life(3));
     t.lse = attended ? attended->lse : activation(path + "lse", {o.sequences, s.H, s.T}, real, attention_life(2));
-    t.probabilities =
-        standard ? activation(path + "probabilities", {o.sequences, s.H, s.T, s.T}, o.dtype, life(2, 2, 6)) : kAbsent;
+    if (o.attention.kind == kernels::AttentionKind::standard) {
+      t.probabilities = activation(path + "probabilities", {o.sequences, s.H, s.T, s.T}, o.dtype, life(2, 2, 6));
+    }
     Lifetime x2 = life(4, 4, 4);
     x2.last = std::max(x2.last, next_entry);  // the next block adds its delta to x2
     t.x2 = activation(path + "x2", {N, s.C}, o.dtype, x2);
@@ -122,9 +121,9 @@ struct Declarer {
     g.d_act = activation(path + "d_act", {N, s.F}, o.dtype, backward(1, 2));
     g.d_attn = activation(path + "d_attn", {N, s.C}, o.dtype, backward(5, 6));
     g.d_qkv = activation(path + "d_qkv", {N, 3 * s.C}, o.dtype, backward(6, 7));
-    g.d_scores = o.attention.kind == kernels::AttentionKind::standard
-                     ? activation(path + "d_scores", {o.sequences, s.H, s.T, s.T}, o.dtype, backward(6, 6))
-                     : kAbsent;
+    if (o.attention.kind == kernels::AttentionKind::standard) {
+      g.d_scores = activation(path + "d_scores", {o.sequences, s.H, s.T, s.T}, o.dtype, backward(6, 6));
+    }
   }
 
   /// The most workspace, in floats, that any GEMM of the step needs.
@@ -132,9 +131,9 @@ struct Declarer {
     using kernels::gemm_workspace;
     std::int64_t most = 0;
     const auto linear = [&](std::int64_t rows, std::int64_t in, std::int64_t out) {
-      if (bytes_of(o.dtype) > 2) {
-        most =
-            std::max(most, o.dtype == Dtype::fp32 ? gemm_workspace<float, float>(o.target, rows, out, in, o.math) : 0);
+      if (o.dtype == Dtype::fp64) return;
+      if (o.dtype == Dtype::fp32) {
+        most = std::max(most, gemm_workspace<float, float>(o.target, rows, out, in, o.math));
         return;
       }
       most = std::max({most, gemm_workspace<bfloat16, bfloat16>(o.target, rows, out, in),  // y = x W^T
@@ -158,25 +157,27 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   const std::int64_t N = declare.N;
   const int head = time.units - 1, L = static_cast<int>(shape.L);
   const bool train = options.for_training;
+  const Lifetime whole = Lifetime::whole_run();
+  const auto workspace = [&](const char* label, std::vector<std::int64_t> extents, Dtype dtype, Lifetime life) {
+    return layout.add(label, std::move(extents), dtype, Category::workspace, life);
+  };
 
   ActivationTensors t{};
   t.timeline = time;
   t.chunk_rows = options.has_logits ? chunk_rows_of(options.target, N, shape.V) : 0;
-  t.inputs = layout.add("data.inputs", {N}, Dtype::int32, Category::data, Lifetime::whole_run());
-  t.targets = layout.add("data.targets", {N}, Dtype::int32, Category::data, Lifetime::whole_run());
-  t.rope_table =
-      layout.add("rope.table", {shape.T, shape.D() / 2, 2}, declare.real, Category::workspace, Lifetime::whole_run());
-  t.norm_partial = train ? layout.add("norm.partial", {kernels::rmsnorm_partials(options.target), shape.C},
-                                      declare.real, Category::workspace, {time.backward(head, 0), time.backward(0, 0)})
-                         : kAbsent;
-  const int rows = static_cast<int>(std::min(N, kMostTokens));  // more are refused below
-  const Lifetime embedding{time.backward(0, 0), time.backward(0, 0)};
-  t.embedding_order =
-      train ? layout.add("embedding.order", {Embedding::order_size(rows)}, Dtype::int32, Category::workspace, embedding)
-            : kAbsent;
-  t.embedding_partial = train ? layout.add("embedding.partial", {Embedding::partial_rows(rows), shape.C}, declare.real,
-                                           Category::workspace, embedding)
-                              : kAbsent;
+  t.inputs = layout.add("data.inputs", {N}, Dtype::int32, Category::data, whole);
+  t.targets = layout.add("data.targets", {N}, Dtype::int32, Category::data, whole);
+  t.rope_table = workspace("rope.table", {shape.T, shape.D() / 2, 2}, declare.real, whole);
+  const Lifetime backward{time.backward(head, 0), time.backward(0, 0)};
+  if (train) {
+    const int rows = static_cast<int>(std::min(N, kMostTokens));  // more are refused below
+    const Lifetime embedding{time.backward(0, 0), time.backward(0, 0)};
+    t.norm_partial =
+        workspace("norm.partial", {kernels::rmsnorm_partials(options.target), shape.C}, declare.real, backward);
+    t.embedding_order = workspace("embedding.order", {Embedding::order_size(rows)}, Dtype::int32, embedding);
+    t.embedding_partial =
+        workspace("embedding.partial", {Embedding::partial_rows(rows), shape.C}, declare.real, embedding);
+  }
 
   t.forward.resize(L);
   t.backward.resize(L);
@@ -192,36 +193,33 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
   }
 
   t.delta = declare.activation("delta", {N, shape.C}, options.dtype, {time.forward(1, 3), time.forward(head, 0)});
-  t.recompute_delta = train && options.checkpoint_blocks > 0
-                          ? declare.activation("recomputed.delta", {N, shape.C}, options.dtype,
-                                               {time.backward(L, 0), time.backward(1, 0)})
-                          : kAbsent;
+  if (train && options.checkpoint_blocks > 0) {
+    t.recompute_delta =
+        declare.activation("recomputed.delta", {N, shape.C}, options.dtype, {time.backward(L, 0), time.backward(1, 0)});
+  }
   const Lifetime final_norm{time.forward(head, 0), time.backward(head, 1)};
   t.x_final = declare.activation("head.x", {N, shape.C}, options.dtype, final_norm);
   t.rrms_final = declare.activation("head.rrms", {N}, declare.real, final_norm);
   t.normed_final = declare.activation("head.normed", {N, shape.C}, options.dtype, final_norm);
   const Lifetime chunk{time.backward(head, 0), time.backward(head, 0)};
-  t.logits = t.row_loss = kAbsent;
   if (options.has_logits) {
     t.logits = declare.activation("head.logits", {t.chunk_rows, shape.V}, options.dtype, chunk);
     t.row_loss = declare.activation("head.row_loss", {t.chunk_rows}, declare.real, chunk);
   }
-  t.head_d_weight = train && options.has_narrow_gradients && t.chunk_rows < N
-                        ? layout.add("head.d_weight", {shape.V, shape.C}, declare.real, Category::gradients, chunk)
-                        : kAbsent;
-  const Lifetime backward{time.backward(head, 0), time.backward(0, 0)};
-  t.d_x = train ? declare.activation("d_x", {N, shape.C}, options.dtype, backward) : kAbsent;
-  t.d_normed = train ? declare.activation("d_normed", {N, shape.C}, options.dtype, backward) : kAbsent;
-  const std::int64_t gemm_floats = declare.gemm_floats(t.chunk_rows);
-  t.gemm_workspace = gemm_floats > 0 ? layout.add("gemm.workspace", {gemm_floats}, Dtype::fp32, Category::workspace,
-                                                  Lifetime::whole_run())
-                                     : kAbsent;
-  t.attention_counter = t.attention_workspace = kAbsent;
+  if (train && options.has_narrow_gradients && t.chunk_rows < N) {
+    t.head_d_weight = layout.add("head.d_weight", {shape.V, shape.C}, declare.real, Category::gradients, chunk);
+  }
+  if (train) {
+    t.d_x = declare.activation("d_x", {N, shape.C}, options.dtype, backward);
+    t.d_normed = declare.activation("d_normed", {N, shape.C}, options.dtype, backward);
+  }
+  if (const std::int64_t floats = declare.gemm_floats(t.chunk_rows); floats > 0) {
+    t.gemm_workspace = workspace("gemm.workspace", {floats}, Dtype::fp32, whole);
+  }
   const int B = static_cast<int>(options.sequences), H = static_cast<int>(shape.H), T = static_cast<int>(shape.T),
             D = static_cast<int>(shape.D());
   if (options.attention.has_tensor_engine()) {
-    t.attention_counter =
-        layout.add("attention.counter", {1}, Dtype::int32, Category::workspace, Lifetime::whole_run());
+    t.attention_counter = workspace("attention.counter", {1}, Dtype::int32, whole);
   }
   const std::int64_t forward_bytes =
       kernels::attention_forward_workspace_bytes(options.attention, options.dtype, B, H, T, D);
@@ -229,8 +227,8 @@ ActivationTensors declare_activations(const Shape& shape, const ActivationOption
       train ? kernels::attention_workspace_bytes(options.attention, options.dtype, B, H, T, D, options.target) : 0;
   if (const std::int64_t bytes = std::max(forward_bytes, backward_bytes); bytes > 0) {
     const Lifetime in_backward{time.backward(head - 1, 0), time.backward(0, 0)};
-    t.attention_workspace = layout.add("attention.workspace", {kernels::ceil_div(bytes, 4)}, Dtype::int32,
-                                       Category::workspace, forward_bytes > 0 ? Lifetime::whole_run() : in_backward);
+    t.attention_workspace = workspace("attention.workspace", {kernels::ceil_div(bytes, 4)}, Dtype::int32,
+                                      forward_bytes > 0 ? whole : in_backward);
   }
   // The largest scratch of all kernels.
   if (const std::int64_t scratch =

@@ -11,7 +11,6 @@
 /// segment's recomputation on. Without `recomputes_attention`, attention's output and log-sum-exp survive as well.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "kernels/attention/attention.hpp"
@@ -44,27 +43,28 @@ struct ActivationOptions {
   bool has_logits = true;                            // false: forward passes that end at the final norm
 };
 
-/// One block's tensors of one pass. B, T, C, ... as in kernels/core/tensor.hpp; N = B*T.
+/// One block's tensors of one pass. B, T, C, ... as in kernels/core/tensor.hpp; N = B*T. Here and below, what is not
+/// needed is kAbsent.
 struct BlockTensors {
-  memory::TensorId x1;             // [N,C]      residual stream at the block's entry
-  memory::TensorId rrms1;          // [N]
-  memory::TensorId normed1;        // [N,C]
-  memory::TensorId qkv;            // [N,3C]     q and k after RoPE
-  memory::TensorId attn;           // [N,C]      heads' outputs
-  memory::TensorId lse;            // [B,H,T]
-  memory::TensorId probabilities;  // [B,H,T,T]  standard attention only
-  memory::TensorId x2;             // [N,C]      residual stream after attention
-  memory::TensorId rrms2;          // [N]
-  memory::TensorId normed2;        // [N,C]
-  memory::TensorId gate_up;        // [N,2F]     becomes its own gradient in backward
-  memory::TensorId act;            // [N,F]      forward only: backward recomputes it
+  memory::TensorId x1;                               // [N,C]      residual stream at the block's entry
+  memory::TensorId rrms1;                            // [N]
+  memory::TensorId normed1;                          // [N,C]
+  memory::TensorId qkv;                              // [N,3C]     q and k after RoPE
+  memory::TensorId attn;                             // [N,C]      heads' outputs
+  memory::TensorId lse;                              // [B,H,T]
+  memory::TensorId probabilities = memory::kAbsent;  // [B,H,T,T]  standard attention only
+  memory::TensorId x2;                               // [N,C]      residual stream after attention
+  memory::TensorId rrms2;                            // [N]
+  memory::TensorId normed2;                          // [N,C]
+  memory::TensorId gate_up;                          // [N,2F]     becomes its own gradient in backward
+  memory::TensorId act;                              // [N,F]      forward only: backward recomputes it
 };
 
 struct BlockGradients {
-  memory::TensorId d_act;     // [N,F]  becomes the activation, which the down projection's gradient needs
-  memory::TensorId d_attn;    // [N,C]
-  memory::TensorId d_qkv;     // [N,3C]
-  memory::TensorId d_scores;  // [B,H,T,T]  standard attention only
+  memory::TensorId d_act;   // [N,F]  becomes the activation, which the down projection's gradient needs
+  memory::TensorId d_attn;  // [N,C]
+  memory::TensorId d_qkv;   // [N,3C]
+  memory::TensorId d_scores = memory::kAbsent;  // [B,H,T,T]  standard attention only
 };
 
 struct ActivationTensors {
@@ -73,17 +73,18 @@ struct ActivationTensors {
   memory::TensorId rope_table;                  // [T,D/2,2]
   std::vector<BlockTensors> forward, backward;  // the same tensors unless checkpointing
   std::vector<BlockGradients> gradients;
-  memory::TensorId delta, recompute_delta;  // [N,C]  what a projection adds to the residual stream
+  memory::TensorId delta;                              // [N,C]  what a projection adds to the residual stream
+  memory::TensorId recompute_delta = memory::kAbsent;  // [N,C]  the same in a recomputation
   memory::TensorId x_final, rrms_final, normed_final;
-  memory::TensorId logits;         // [rows of a chunk, V]  this and row_loss kAbsent without logits
-  memory::TensorId row_loss;       // [rows of a chunk]
-  memory::TensorId head_d_weight;  // [V,C]  fp32: the head's gradient summed over chunks, if it is stored in 16 bits
-  memory::TensorId d_x, d_normed;  // [N,C]
-  memory::TensorId norm_partial;   // [kPartials,C]
-  memory::TensorId embedding_order, embedding_partial;  // workspace of the embedding's backward
-  memory::TensorId gemm_workspace;                      // floats, if the products need one
-  memory::TensorId attention_counter;                   // tensor-core engines only
-  memory::TensorId attention_workspace;  // of forward and of backward, one after the other; bytes as int32
+  memory::TensorId logits = memory::kAbsent;         // [rows of a chunk, V]
+  memory::TensorId row_loss = memory::kAbsent;       // [rows of a chunk]
+  memory::TensorId head_d_weight = memory::kAbsent;  // [V,C]  fp32: a gradient in 16 bits, summed over chunks
+  memory::TensorId d_x = memory::kAbsent, d_normed = memory::kAbsent;                       // [N,C]
+  memory::TensorId norm_partial = memory::kAbsent;                                          // [kPartials,C]
+  memory::TensorId embedding_order = memory::kAbsent, embedding_partial = memory::kAbsent;  // of its backward
+  memory::TensorId gemm_workspace = memory::kAbsent;       // floats, if the products need one
+  memory::TensorId attention_counter = memory::kAbsent;    // tensor-core engines only
+  memory::TensorId attention_workspace = memory::kAbsent;  // of forward, then of backward; bytes as int32
   std::int64_t chunk_rows;
 };
 

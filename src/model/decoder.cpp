@@ -28,7 +28,6 @@ std::int64_t gemm_floats(const Shape& s, const DecoderOptions& o) {
 }
 
 /// Makes the drawn token the next step's input, one position further.
-template <class Exec>
 struct Advance {
   Vector<int, Exec> positions, keys;
 
@@ -71,7 +70,6 @@ DecoderTensors declare_decoder(const Shape& s, const DecoderOptions& options, me
   t.qkv = add("qkv", {B, 3 * s.C}, options.dtype);
   t.act = add("act", {B, s.F}, options.dtype);
   t.logits = add("logits", {B, s.V}, options.dtype);
-  t.partial = t.arrived = t.normed = t.rrms = t.gate_up = t.gemm_workspace = memory::kAbsent;
   if (t.parts > 1) {
     t.partial =
         layout.add("decode.partial", {decode_partials(heads, s.D(), t.parts)}, real, Category::workspace, whole);
@@ -88,10 +86,10 @@ DecoderTensors declare_decoder(const Shape& s, const DecoderOptions& options, me
   return t;
 }
 
-template <class Exec, class Scalar>
-Decoder<Exec, Scalar>::Decoder(const Shape& shape, const ParamTable& table, const DecoderTensors& tensors,
-                               const DecoderOptions& options, const memory::Arena<Exec>& arena,
-                               UnitPlaces<Scalar, Real> places, HeadRows<const Real, Exec> rope)
+template <class Scalar>
+Decoder<Scalar>::Decoder(const Shape& shape, const ParamTable& table, const DecoderTensors& tensors,
+                         const DecoderOptions& options, const memory::Arena<Exec>& arena,
+                         UnitPlaces<Scalar, Real> places, HeadRows<const Real, Exec> rope)
     : shape_(shape),
       table_(table),
       tensors_(tensors),
@@ -101,17 +99,17 @@ Decoder<Exec, Scalar>::Decoder(const Shape& shape, const ParamTable& table, cons
       rope_(rope),
       B_(static_cast<int>(options.sequences)) {
   if (tensors.arrived != memory::kAbsent) {
-    Kokkos::deep_copy(Vector<std::int32_t, Exec>(arena.template data<std::int32_t>(tensors.arrived), B_ * shape.H), 0);
+    Kokkos::deep_copy(Vector<std::int32_t, Exec>(arena.data<std::int32_t>(tensors.arrived), B_ * shape.H), 0);
   }
   if (tensors.gemm_workspace != memory::kAbsent) {
-    gemm_workspace_ = Vector<float, Exec>(arena.template data<float>(tensors.gemm_workspace),
-                                          arena.layout()[tensors.gemm_workspace].count);
+    gemm_workspace_ =
+        Vector<float, Exec>(arena.data<float>(tensors.gemm_workspace), arena.layout()[tensors.gemm_workspace].count);
   }
 }
 
-template <class Exec, class Scalar>
-KeyValueCache<Exec, Scalar> Decoder<Exec, Scalar>::cache_of(int sequence) const {
-  KeyValueCache<Exec, Scalar> cache;
+template <class Scalar>
+KeyValueCache<Scalar> Decoder<Scalar>::cache_of(int sequence) const {
+  KeyValueCache<Scalar> cache;
   for (const auto& [keys, values] : tensors_.cache) {
     cache.keys.push_back(cached(keys, sequence, 1));
     cache.values.push_back(cached(values, sequence, 1));
@@ -119,8 +117,8 @@ KeyValueCache<Exec, Scalar> Decoder<Exec, Scalar>::cache_of(int sequence) const 
   return cache;
 }
 
-template <class Exec, class Scalar>
-void Decoder<Exec, Scalar>::step(const Exec& exec, const Sampling& sampling, Hooks& hooks) {
+template <class Scalar>
+void Decoder<Scalar>::step(const Exec& exec, const Sampling& sampling, Hooks& hooks) {
   const auto within = [&](int unit, const auto& work) {
     hooks.before(Pass::inference, unit);
     work();
@@ -158,13 +156,13 @@ void Decoder<Exec, Scalar>::step(const Exec& exec, const Sampling& sampling, Hoo
                                .seed = sampling.seed}
         .launch(exec);
     Kokkos::parallel_for("tessera::model::advance", Kokkos::RangePolicy<Exec>(exec, 0, B_),
-                         Advance<Exec>{positions(), keys()});
+                         Advance{positions(), keys()});
   });
 }
 
 /// qkv -> attn, over the cached keys, this token's included.
-template <class Exec, class Scalar>
-void Decoder<Exec, Scalar>::attend(const Exec& exec, int block) {
+template <class Scalar>
+void Decoder<Scalar>::attend(const Exec& exec, int block) {
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   const auto part = [&](int i) { return heads_of_qkv<Exec>(data<Scalar>(tensors_.qkv), i, B_, H, 1, D); };
   const auto all_keys = cached(tensors_.cache[block].first, 0, B_);
@@ -194,8 +192,8 @@ void Decoder<Exec, Scalar>::attend(const Exec& exec, int block) {
   attention.launch(exec);
 }
 
-template <class Exec, class Scalar>
-void Decoder<Exec, Scalar>::product(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const {
+template <class Scalar>
+void Decoder<Scalar>::product(const Exec& exec, ConstMatrix x, const Param& param, Matrix y) const {
   const ConstMatrix w = weight(param);
   if (B_ <= kFewSequences) return Gemv<Exec, Scalar>{.x = x, .w = w, .y = y}.launch(exec);
   Gemm<Exec, Scalar>{.a = x,
@@ -210,9 +208,9 @@ void Decoder<Exec, Scalar>::product(const Exec& exec, ConstMatrix x, const Param
 }
 
 /// y = rmsnorm(stream) W^T, and SwiGLU of that if gated; delta becomes part of stream.x.
-template <class Exec, class Scalar>
-void Decoder<Exec, Scalar>::normed_product(const Exec& exec, Stream& stream, const Param& gain, const Param& param,
-                                           Matrix y, bool is_gated) const {
+template <class Scalar>
+void Decoder<Scalar>::normed_product(const Exec& exec, Stream& stream, const Param& gain, const Param& param, Matrix y,
+                                     bool is_gated) const {
   const ConstMatrix delta = stream.has_delta ? ConstMatrix(stream.delta) : ConstMatrix();
   const Matrix residual = stream.has_delta ? stream.other : Matrix();
   const Vector<const Scalar, Exec> gains(weights(gain), gain.shape[0]);
@@ -242,13 +240,13 @@ void Decoder<Exec, Scalar>::normed_product(const Exec& exec, Stream& stream, con
 }
 
 /// Sequences first .. first + count - 1 of a cache.
-template <class Exec, class Scalar>
-HeadTensor<Scalar, Exec> Decoder<Exec, Scalar>::cached(memory::TensorId id, int first, int count) const {
+template <class Scalar>
+HeadTensor<Scalar, Exec> Decoder<Scalar>::cached(memory::TensorId id, int first, int count) const {
   const int H = static_cast<int>(shape_.H), T = static_cast<int>(shape_.T), D = static_cast<int>(shape_.D());
   return contiguous_heads<Exec>(data<Scalar>(id) + std::int64_t{first} * H * T * D, count, H, T, D);
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template class Decoder<Exec, Scalar>;
+#define TESSERA_INSTANTIATE(Exec, Scalar) template class Decoder<Scalar>;
 TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)
 #undef TESSERA_INSTANTIATE
 

@@ -35,6 +35,8 @@
 
 namespace tessera::model {
 
+using Exec = kernels::Device;
+
 /// Sequences whose products read the weights once (Gemv).
 inline constexpr std::int64_t kFewSequences = kernels::Gemv<kernels::Device, float>::kMaxRows;
 
@@ -58,13 +60,14 @@ struct DecoderTensors {
   memory::TensorId qkv;                                              // [B,3C]
   memory::TensorId act;                                              // [B,F]
   memory::TensorId logits;                                           // [B,V]
-  memory::TensorId partial, arrived;                                 // attention's, if S > 1
-  memory::TensorId normed, rrms, gate_up, gemm_workspace;            // beyond Gemv::kMaxRows sequences only
+  memory::TensorId partial = memory::kAbsent, arrived = memory::kAbsent;  // attention's, if S > 1
+  memory::TensorId gemm_workspace = memory::kAbsent;                      // beyond Gemv::kMaxRows sequences only, as
+  memory::TensorId normed, rrms, gate_up;                                 // these
 };
 DecoderTensors declare_decoder(const Shape& shape, const DecoderOptions& options, memory::Layout& layout);
 
 /// Keys and values of a sequence: a [1,H,T,D] pair per block.
-template <class Exec, class Scalar>
+template <class Scalar>
 struct KeyValueCache {
   std::vector<kernels::HeadTensor<Scalar, Exec>> keys, values;
 };
@@ -76,7 +79,7 @@ struct Sampling {
   std::uint64_t seed;
 };
 
-template <class Exec, class Scalar>
+template <class Scalar>
 class Decoder {
  public:
   using Real = Accum<Scalar>;
@@ -87,7 +90,7 @@ class Decoder {
 
   /// Whether every kernel that a step launches, hooks' aside, waits for its predecessor.
   bool kernels_wait() const { return kernels::kKernelsWait && B_ <= kFewSequences; }
-  KeyValueCache<Exec, Scalar> cache_of(int sequence) const;
+  KeyValueCache<Scalar> cache_of(int sequence) const;
   kernels::Vector<int, Exec> tokens() const { return ints(tensors_.tokens); }
   kernels::Vector<int, Exec> positions() const { return ints(tensors_.positions); }
   kernels::Vector<int, Exec> keys() const { return ints(tensors_.keys); }
@@ -107,7 +110,7 @@ class Decoder {
 
   template <class Number>
   Number* data(memory::TensorId id) const {
-    return arena_.template data<Number>(id);
+    return arena_.data<Number>(id);
   }
   kernels::Vector<int, Exec> ints(memory::TensorId id) const {
     return kernels::Vector<int, Exec>(data<std::int32_t>(id), B_);

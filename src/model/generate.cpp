@@ -23,7 +23,6 @@ void require_tokens(const Shape& shape, const std::vector<int>& prompt) {
 }
 
 /// Copies host values, and waits until the source may change.
-template <class Exec>
 void load(const Exec& exec, const kernels::Vector<int, Exec>& to, const std::vector<int>& values) {
   Kokkos::deep_copy(exec, to,
                     Kokkos::View<const int*, Kokkos::HostSpace, kernels::Unmanaged>(values.data(), values.size()));
@@ -31,7 +30,6 @@ void load(const Exec& exec, const kernels::Vector<int, Exec>& to, const std::vec
 }
 
 /// Drawn tokens on their way to the host, which reads a step's while the next step runs.
-template <class Exec>
 class TokenReader {
  public:
   explicit TokenReader(int sequences) : sequences_(sequences), tokens_("tessera::generate::tokens", 2 * sequences) {}
@@ -80,7 +78,7 @@ std::int64_t generation_bytes(const Shape& shape, Dtype dtype, const GenerateKer
   return GenerationMemory(shape, dtype, how, sequences).layout.total_bytes();
 }
 
-template <class Exec, class Scalar>
+template <class Scalar>
 std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& shape, const ParamTable& table,
                                                 const UnitPlaces<Scalar, Accum<Scalar>>& places,
                                                 const GenerateKernels& how,
@@ -97,10 +95,10 @@ std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& s
     memory::require_host_memory(memory.layout, 1, "\na model with a shorter context needs less");
   }
   const memory::Arena<Exec> arena(memory.layout);
-  Transformer<Exec, Scalar> transformer(shape, table, memory.activations, memory.options, arena, places);
-  Decoder<Exec, Scalar> decoder(shape, table, memory.decoder, memory.decoder_options, arena, places,
-                                transformer.rope_table());
-  TokenReader<Exec> reader(B);
+  Transformer<Scalar> transformer(shape, table, memory.activations, memory.options, arena, places);
+  Decoder<Scalar> decoder(shape, table, memory.decoder, memory.decoder_options, arena, places,
+                          transformer.rope_table());
+  TokenReader reader(B);
 
   // 2. the prompts, but for their last tokens
   std::vector<std::vector<int>> texts(B);             // all tokens but the next step's input
@@ -170,7 +168,7 @@ std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& s
 }
 
 #define TESSERA_INSTANTIATE(Exec, Scalar)                                                                             \
-  template std::vector<std::vector<int>> generate_together<Exec, Scalar>(                                             \
+  template std::vector<std::vector<int>> generate_together<Scalar>(                                                   \
       const Exec&, const Shape&, const ParamTable&, const UnitPlaces<Scalar, Accum<Scalar>>&, const GenerateKernels&, \
       const std::vector<std::vector<int>>&, const GenerateOptions&, Hooks&);
 TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)

@@ -1,11 +1,10 @@
 /// Text from a trained model, token by token, with cached keys and values.
 ///
 /// All but the last token of a prompt run through the model at once; then the decoder (decoder.hpp) takes one token of
-/// each sequence per step, and draws the next, on the device. The host reads a token while the next step runs, so a
-/// text that ends itself costs one extra step. When a sequence's cache holds context_length tokens, the newer half runs
-/// through the model again from position 0, and generation continues. The same seed gives the same tokens; a sequence's
-/// depend on its number and prompt, not on other prompts, except that their number may change kernels and thus the bits
-/// of sums (decoder.hpp).
+/// each sequence per step. The host reads a token while the next step runs, so a text that ends itself costs one extra
+/// step. When a sequence's cache holds context_length tokens, the newer half runs through the model again from position
+/// 0, and generation continues. The same seed gives the same tokens; a sequence's depend on its number and prompt, not
+/// on other prompts, except that their number may change kernels and thus the bits of sums (decoder.hpp).
 #pragma once
 
 #include <cstdint>
@@ -63,7 +62,7 @@ struct GenerationMemory {
 /// Throws  Failure(Exit::usage) for a prompt token outside the vocabulary, Failure(Exit::out_of_memory) if the arena
 ///         does not fit, std::invalid_argument for an empty prompt.
 /// Limits  only the last context_length tokens of a prompt are used.
-template <class Exec, class Scalar>
+template <class Scalar>
 std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& shape, const ParamTable& table,
                                                 const UnitPlaces<Scalar, Accum<Scalar>>& places,
                                                 const GenerateKernels& how,
@@ -71,11 +70,11 @@ std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& s
                                                 const GenerateOptions& options, Hooks& hooks);
 
 /// The same for one prompt.
-template <class Exec, class Scalar>
+template <class Scalar>
 std::vector<int> generate(const Exec& exec, const Shape& shape, const ParamTable& table,
                           const UnitPlaces<Scalar, Accum<Scalar>>& places, const GenerateKernels& how,
                           const std::vector<int>& prompt, const GenerateOptions& options, Hooks& hooks) {
-  return generate_together<Exec, Scalar>(exec, shape, table, places, how, {prompt}, options, hooks).front();
+  return generate_together<Scalar>(exec, shape, table, places, how, {prompt}, options, hooks).front();
 }
 
 /// Bytes that generate() allocates. Arithmetic only.

@@ -37,13 +37,13 @@ class InitialValues {
 };
 
 /// Writes the initial values of elements from .. from + n - 1 of a tensor to `weights`.
-template <class Exec, class Scalar>
+template <class Scalar>
 struct InitializeParam {
-  kernels::MasterWeights<Exec, Scalar> weights;  // [n] out
+  kernels::MasterWeights<kernels::Device, Scalar> weights;  // [n] out
   std::int64_t from;
   InitialValues initial;
 
-  void launch(const Exec& exec) const;
+  void launch(const kernels::Device& exec) const;
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t i) const {
     weights.set(i, static_cast<Accum<Scalar>>(initial(from + i)));
   }
@@ -52,7 +52,7 @@ struct InitializeParam {
 /// Writes the initial values of all tensors to `weights` [table.flat_count()], which a model reads and nothing updates.
 /// Memory  4 MiB for fp16, while it runs.
 /// Async   fences.
-template <class Exec, class Scalar>
-void initialize_weights(const Exec& exec, const ParamTable& table, std::uint64_t seed, Scalar* weights);
+template <class Scalar>
+void initialize_weights(const kernels::Device& exec, const ParamTable& table, std::uint64_t seed, Scalar* weights);
 
 }  // namespace tessera::model

@@ -10,20 +10,18 @@
 #include "kernels/core/require.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"
-#include "kernels/gemm/gemm.hpp"
 #include "kernels/residual_add.hpp"
 #include "kernels/rmsnorm.hpp"
-#include "kernels/rope.hpp"
 #include "kernels/swiglu.hpp"
 
 namespace tessera::model {
 
 using namespace kernels;
 
-template <class Exec, class Scalar, class Grad>
-Transformer<Exec, Scalar, Grad>::Transformer(const Shape& shape, const ParamTable& table,
-                                             const ActivationTensors& tensors, const ActivationOptions& options,
-                                             const memory::Arena<Exec>& arena, UnitPlaces<Scalar, Grad> places)
+template <class Scalar, class Grad>
+Transformer<Scalar, Grad>::Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
+                                       const ActivationOptions& options, const memory::Arena<Exec>& arena,
+                                       UnitPlaces<Scalar, Grad> places)
     : shape_(shape),
       table_(table),
       tensors_(tensors),
@@ -32,23 +30,23 @@ Transformer<Exec, Scalar, Grad>::Transformer(const Shape& shape, const ParamTabl
       arena_(arena),
       places_(std::move(places)) {
   const std::int64_t pairs = shape.D() / 2;
-  Real* on_device = arena.template data<Real>(tensors.rope_table);
+  Real* on_device = arena.data<Real>(tensors.rope_table);
   rope_ = HeadRows<const Real, Exec>(on_device, shape.T, pairs, 2);
   std::vector<Real> table_h(shape.T * pairs * 2);
   fill_rope_table(table_h.data(), static_cast<int>(shape.T), static_cast<int>(shape.D()), shape.rope_theta);
   Kokkos::deep_copy(Vector<Real, Exec>(on_device, table_h.size()),
                     Kokkos::View<const Real*, Kokkos::HostSpace, Unmanaged>(table_h.data(), table_h.size()));
   if (tensors.attention_counter != memory::kAbsent) {
-    Kokkos::deep_copy(Value<std::int32_t, Exec>(arena.template data<std::int32_t>(tensors.attention_counter)), 0);
+    Kokkos::deep_copy(Value<std::int32_t, Exec>(arena.data<std::int32_t>(tensors.attention_counter)), 0);
   }
   if (tensors.gemm_workspace != memory::kAbsent) {
-    gemm_workspace_ = Vector<float, Exec>(arena.template data<float>(tensors.gemm_workspace),
-                                          arena.layout()[tensors.gemm_workspace].count);
+    gemm_workspace_ =
+        Vector<float, Exec>(arena.data<float>(tensors.gemm_workspace), arena.layout()[tensors.gemm_workspace].count);
   }
 }
 
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::set_batch(int sequences, int tokens) {
+template <class Scalar, class Grad>
+void Transformer<Scalar, Grad>::set_batch(int sequences, int tokens) {
   TESSERA_REQUIRE(sequences >= 0 && sequences <= options_.sequences && tokens >= 1 && tokens <= shape_.T,
                   "transformer: batch larger than planned", sequences, options_.sequences, tokens, shape_.T);
   B_ = sequences;
@@ -57,23 +55,22 @@ void Transformer<Exec, Scalar, Grad>::set_batch(int sequences, int tokens) {
 
 // --- forward -------------------------------------------------------------------------------------------------------
 
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::forward(const Exec& exec, Pass pass, Hooks& hooks) {
+template <class Scalar, class Grad>
+void Transformer<Scalar, Grad>::forward(const Exec& exec, Pass pass, Hooks& hooks) {
   TESSERA_REQUIRE(pass == Pass::forward || pass == Pass::inference,
                   "transformer: forward() takes Pass::forward or Pass::inference");
   run_blocks(exec, pass, nullptr, hooks);
 }
 
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::fill_cache(const Exec& exec, const KeyValueCache<Exec, Scalar>& cache,
-                                                 Hooks& hooks) {
+template <class Scalar, class Grad>
+void Transformer<Scalar, Grad>::fill_cache(const Exec& exec, const KeyValueCache<Scalar>& cache, Hooks& hooks) {
   TESSERA_REQUIRE(B_ == 1, "transformer: a cache is filled sequence by sequence", B_);
   run_blocks(exec, Pass::inference, &cache, hooks);
 }
 
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::run_blocks(const Exec& exec, Pass pass, const KeyValueCache<Exec, Scalar>* cache,
-                                                 Hooks& hooks) {
+template <class Scalar, class Grad>
+void Transformer<Scalar, Grad>::run_blocks(const Exec& exec, Pass pass, const KeyValueCache<Scalar>* cache,
+                                           Hooks& hooks) {
   const Timeline& time = tensors_.timeline;
 
   hooks.before(pass, 0);
@@ -99,10 +96,10 @@ void Transformer<Exec, Scalar, Grad>::run_blocks(const Exec& exec, Pass pass, co
        rows(tensors_.normed_final, shape_.C), row_numbers(tensors_.rrms_final));
 }
 
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry,
-                                                    Matrix delta_out, BlockUse use,
-                                                    const KeyValueCache<Exec, Scalar>* cache, Hooks& hooks) {
+template <class Scalar, class Grad>
+void Transformer<Scalar, Grad>::block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry,
+                                              Matrix delta_out, BlockUse use, const KeyValueCache<Scalar>* cache,
+                                              Hooks& hooks) {
   const BlockParams p = block_params(table_, block);
   const auto tick = [&](int moment) {
     if (use.has_ticks) hooks.tick(tensors_.timeline.forward(block + 1, moment));
@@ -141,8 +138,8 @@ void Transformer<Exec, Scalar, Grad>::block_forward(const Exec& exec, int block,
 
 // --- head ----------------------------------------------------------------------------------------------------------
 
-template <class Exec, class Scalar, class Grad>
-kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar, Grad>::logits(const Exec& exec, int first, int count) {
+template <class Scalar, class Grad>
+kernels::Matrix<const Scalar, Exec> Transformer<Scalar, Grad>::logits(const Exec& exec, int first, int count) {
   TESSERA_REQUIRE(first >= 0 && count >= 0 && count <= chunk_rows() && first + count <= B_ * T_,
                   "transformer: rows of logits out of range", first, count, chunk_rows(), B_ * T_);
   const ConstMatrix normed(rows(tensors_.normed_final, shape_.C).data() + std::int64_t{first} * shape_.C, count,
@@ -152,9 +149,9 @@ kernels::Matrix<const Scalar, Exec> Transformer<Exec, Scalar, Grad>::logits(cons
   return out;
 }
 
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::head(const Exec& exec, Value<double, Exec> loss,
-                                           Value<const Real, Exec> grad_scale, bool with_gradients, Hooks& hooks) {
+template <class Scalar, class Grad>
+void Transformer<Scalar, Grad>::head(const Exec& exec, Value<double, Exec> loss, Value<const Real, Exec> grad_scale,
+                                     bool with_gradients, Hooks& hooks) {
   const Timeline& time = tensors_.timeline;
   const int unit = head_unit(), N = B_ * T_;
   const Param &param = table_["head.weight"], &gain = table_["head.norm.gain"];
@@ -201,8 +198,8 @@ void Transformer<Exec, Scalar, Grad>::head(const Exec& exec, Value<double, Exec>
 
 // --- backward ------------------------------------------------------------------------------------------------------
 
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::backward(const Exec& exec, Hooks& hooks) {
+template <class Scalar, class Grad>
+void Transformer<Scalar, Grad>::backward(const Exec& exec, Hooks& hooks) {
   for (int block = static_cast<int>(shape_.L) - 1; block >= 0; --block) {
     hooks.tick(tensors_.timeline.backward(block + 1, 0));
     if (segments_.ends(block)) recompute_segment(exec, block, hooks);
@@ -228,8 +225,8 @@ void Transformer<Exec, Scalar, Grad>::backward(const Exec& exec, Hooks& hooks) {
 }
 
 /// Rebuilds the activations of the blocks from the last kept residual up to `last_block`, which stays open.
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::recompute_segment(const Exec& exec, int last_block, Hooks& hooks) {
+template <class Scalar, class Grad>
+void Transformer<Scalar, Grad>::recompute_segment(const Exec& exec, int last_block, Hooks& hooks) {
   const int first = segments_.first(last_block);
   const Matrix delta = rows(tensors_.recompute_delta, shape_.C);
   Entry entry{rows(tensors_.backward[first].x1, shape_.C), {}};  // kept, with its delta already added
@@ -243,8 +240,8 @@ void Transformer<Exec, Scalar, Grad>::recompute_segment(const Exec& exec, int la
   }
 }
 
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block, Hooks& hooks) {
+template <class Scalar, class Grad>
+void Transformer<Scalar, Grad>::block_backward(const Exec& exec, int block, Hooks& hooks) {
   const BlockParams p = block_params(table_, block);
   const BlockTensors& t = tensors_.backward[block];
   const BlockGradients& g = tensors_.gradients[block];
@@ -295,9 +292,9 @@ void Transformer<Exec, Scalar, Grad>::block_backward(const Exec& exec, int block
 
 // --- pieces --------------------------------------------------------------------------------------------------------
 
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual,
-                                           const Param& param, Matrix y, Vector<Real, Exec> rrms) const {
+template <class Scalar, class Grad>
+void Transformer<Scalar, Grad>::norm(const Exec& exec, ConstMatrix x, ConstMatrix delta, Matrix residual,
+                                     const Param& param, Matrix y, Vector<Real, Exec> rrms) const {
   if (delta.data() && !options_.is_fused) {
     const std::size_t n = x.size();
     ResidualAdd<Exec, Scalar>{.x = Vector<const Scalar, Exec>(x.data(), n),
@@ -319,8 +316,8 @@ void Transformer<Exec, Scalar, Grad>::norm(const Exec& exec, ConstMatrix x, Cons
 }
 
 /// Rotates q and k of a fused qkv buffer in place.
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::rope(const Exec& exec, Scalar* qkv, RopeDirection direction) const {
+template <class Scalar, class Grad>
+void Transformer<Scalar, Grad>::rope(const Exec& exec, Scalar* qkv, RopeDirection direction) const {
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   if (options_.is_fused) {
     Rope<Exec, Scalar>{heads_of_q_and_k<Exec>(qkv, B_, H, T_, D), rope_, 0, direction}.launch(exec);
@@ -331,10 +328,10 @@ void Transformer<Exec, Scalar, Grad>::rope(const Exec& exec, Scalar* qkv, RopeDi
   }
 }
 
-template <class Exec, class Scalar, class Grad>
+template <class Scalar, class Grad>
 template <class Out>
-void Transformer<Exec, Scalar, Grad>::product(const Exec& exec, ConstMatrix a, Op op_a, ConstMatrix b, Op op_b,
-                                              kernels::Matrix<Out, Exec> c, bool accumulates) const {
+void Transformer<Scalar, Grad>::product(const Exec& exec, ConstMatrix a, Op op_a, ConstMatrix b, Op op_b,
+                                        kernels::Matrix<Out, Exec> c, bool accumulates) const {
   Gemm<Exec, Scalar, Out>{.a = a,
                           .op_a = op_a,
                           .b = b,
@@ -347,9 +344,9 @@ void Transformer<Exec, Scalar, Grad>::product(const Exec& exec, ConstMatrix a, O
 }
 
 /// d_x = the norm's gradient of d_normed, plus d_residual if there is one.
-template <class Exec, class Scalar, class Grad>
-void Transformer<Exec, Scalar, Grad>::norm_backward(const Exec& exec, ConstMatrix x, const Param& param,
-                                                    Vector<Real, Exec> rrms, ConstMatrix d_residual) const {
+template <class Scalar, class Grad>
+void Transformer<Scalar, Grad>::norm_backward(const Exec& exec, ConstMatrix x, const Param& param,
+                                              Vector<Real, Exec> rrms, ConstMatrix d_residual) const {
   const kernels::Matrix<Real, Exec> partial(data<Real>(tensors_.norm_partial),
                                             RmsnormBackward<Exec, Scalar, Grad>::kPartials, shape_.C);
   RmsnormBackward<Exec, Scalar, Grad>{.x = x,
@@ -363,8 +360,8 @@ void Transformer<Exec, Scalar, Grad>::norm_backward(const Exec& exec, ConstMatri
       .launch(exec);
 }
 
-template <class Exec, class Scalar, class Grad>
-Attention<Exec, Scalar> Transformer<Exec, Scalar, Grad>::attention(const BlockTensors& t) const {
+template <class Scalar, class Grad>
+Attention<Exec, Scalar> Transformer<Scalar, Grad>::attention(const BlockTensors& t) const {
   const int H = static_cast<int>(shape_.H), D = static_cast<int>(shape_.D());
   Scalar* qkv = data<Scalar>(t.qkv);
   HeadTensor<Scalar, Exec> probabilities;
@@ -390,9 +387,9 @@ Attention<Exec, Scalar> Transformer<Exec, Scalar, Grad>::attention(const BlockTe
           .workspace = workspace};
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar) template class Transformer<Exec, Scalar>;
+#define TESSERA_INSTANTIATE(Exec, Scalar) template class Transformer<Scalar>;
 TESSERA_FOR_EACH_SCALAR(TESSERA_INSTANTIATE, kernels::Device)
 #undef TESSERA_INSTANTIATE
-template class Transformer<kernels::Device, bfloat16, bfloat16>;
+template class Transformer<bfloat16, bfloat16>;
 
 }  // namespace tessera::model

@@ -28,7 +28,7 @@
 namespace tessera::model {
 
 /// Grad is the type of the parameters' gradients: Accum<Scalar>, or bfloat16 if Scalar is bfloat16.
-template <class Exec, class Scalar, class Grad = Accum<Scalar>>
+template <class Scalar, class Grad = Accum<Scalar>>
 class Transformer {
  public:
   using Real = Accum<Scalar>;
@@ -72,7 +72,7 @@ class Transformer {
 
   /// Pass::inference over the first tokens of one sequence, whose keys and values are written to `cache`. Leaves the
   /// head open: close_head() follows.
-  void fill_cache(const Exec& exec, const KeyValueCache<Exec, Scalar>& cache, Hooks& hooks);
+  void fill_cache(const Exec& exec, const KeyValueCache<Scalar>& cache, Hooks& hooks);
   kernels::HeadRows<const Real, Exec> rope_table() const { return rope_; }
 
  private:
@@ -81,7 +81,7 @@ class Transformer {
 
   template <class Number>
   Number* data(memory::TensorId id) const {
-    return arena_.template data<Number>(id);
+    return arena_.data<Number>(id);
   }
   Matrix rows(memory::TensorId id, std::int64_t columns) const { return Matrix(data<Scalar>(id), B_ * T_, columns); }
   kernels::Vector<Real, Exec> row_numbers(memory::TensorId id) const {
@@ -135,10 +135,10 @@ class Transformer {
     bool attends;      // else attention's output and log-sum-exp are already there
   };
   void block_forward(const Exec& exec, int block, const BlockTensors& t, Entry entry, Matrix delta_out, BlockUse use,
-                     const KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
+                     const KeyValueCache<Scalar>* cache, Hooks& hooks);
   void block_backward(const Exec& exec, int block, Hooks& hooks);
   void recompute_segment(const Exec& exec, int last_block, Hooks& hooks);
-  void run_blocks(const Exec& exec, Pass pass, const KeyValueCache<Exec, Scalar>* cache, Hooks& hooks);
+  void run_blocks(const Exec& exec, Pass pass, const KeyValueCache<Scalar>* cache, Hooks& hooks);
   int head_unit() const { return static_cast<int>(shape_.L) + 1; }
 
   Shape shape_;

@@ -1,28 +1,27 @@
 #include "optim/step_state.hpp"  // the contract is there; here is how
 
-#include "kernels/core/compat.hpp"
 #include "kernels/core/random.hpp"
 
 namespace tessera::optim {
 
-template <class Exec, class Real>
-void BeginStep<Exec, Real>::launch(const Exec& exec) const {
+using Exec = kernels::Device;
+
+template <class Real>
+void BeginStep<Real>::launch(const Exec& exec) const {
   Kokkos::parallel_for("tessera::optim::begin_step", Kokkos::RangePolicy<Exec>(exec, 0, 1), *this);
 }
 
-template <class Exec, class Real>
-KOKKOS_FUNCTION void BeginStep<Exec, Real>::operator()(int) const {
+template <class Real>
+KOKKOS_FUNCTION void BeginStep<Real>::operator()(int) const {
   state().loss_sum = 0;
   grad_scale() = static_cast<Real>(state().loss_scale / tokens);
 }
 
-template <class Exec>
-void PrepareUpdate<Exec>::launch(const Exec& exec) const {
+void PrepareUpdate::launch(const Exec& exec) const {
   Kokkos::parallel_for("tessera::optim::prepare_update", Kokkos::RangePolicy<Exec>(exec, 0, 1), *this);
 }
 
-template <class Exec>
-KOKKOS_FUNCTION void PrepareUpdate<Exec>::operator()(int) const {
+KOKKOS_FUNCTION void PrepareUpdate::operator()(int) const {
   StepState& s = state();
   const double scale = s.loss_scale;
   s.grad_norm = kernels::sqrt(s.norm_squared) / scale;
@@ -57,8 +56,7 @@ KOKKOS_FUNCTION void PrepareUpdate<Exec>::operator()(int) const {
 }
 
 /// Sums run from the oldest norm on, so that a resumed run gets the same bits.
-template <class Exec>
-KOKKOS_FUNCTION bool PrepareUpdate<Exec>::is_spike(const StepState& s) const {
+KOKKOS_FUNCTION bool PrepareUpdate::is_spike(const StepState& s) const {
   const int window = norms.extent_int(0);
   if (spike_deviations == 0 || s.norms < window) return false;
   double mean = 0, squares = 0;
@@ -71,13 +69,11 @@ KOKKOS_FUNCTION bool PrepareUpdate<Exec>::is_spike(const StepState& s) const {
   return s.grad_norm > mean + spike_deviations * kernels::sqrt(squares / window);
 }
 
-template <class Exec>
-void FinishUpdate<Exec>::launch(const Exec& exec) const {
+void FinishUpdate::launch(const Exec& exec) const {
   Kokkos::parallel_for("tessera::optim::finish_update", Kokkos::RangePolicy<Exec>(exec, 0, 1), *this);
 }
 
-template <class Exec>
-KOKKOS_FUNCTION void FinishUpdate<Exec>::operator()(int) const {
+KOKKOS_FUNCTION void FinishUpdate::operator()(int) const {
   StepState& s = state();
   s.grad_norm = kernels::sqrt(s.norm_squared) / s.loss_scale;
   if (s.norm_squared - s.norm_squared == 0) return;
@@ -86,9 +82,7 @@ KOKKOS_FUNCTION void FinishUpdate<Exec>::operator()(int) const {
   --s.optimizer_steps;
 }
 
-template struct BeginStep<kernels::Device, float>;
-template struct BeginStep<kernels::Device, double>;
-template struct PrepareUpdate<kernels::Device>;
-template struct FinishUpdate<kernels::Device>;
+template struct BeginStep<float>;
+template struct BeginStep<double>;
 
 }  // namespace tessera::optim

@@ -51,28 +51,24 @@ struct StepState {
   kernels::UpdateScalars update;
 };
 
-template <class Exec>
-using StateView = kernels::Value<StepState, Exec>;
+using StateView = kernels::Value<StepState, kernels::Device>;
 
 /// The state at its address in an arena, whose layout declares it as 8-byte numbers.
-inline StateView<kernels::Device> state_at(double* memory) {
-  return StateView<kernels::Device>(reinterpret_cast<StepState*>(memory));
-}
+inline StateView state_at(double* memory) { return StateView(reinterpret_cast<StepState*>(memory)); }
 
 /// grad_scale = loss_scale / tokens: the gradients, summed over ranks, are then those of the mean loss, scaled.
-template <class Exec, class Real>
+template <class Real>
 struct BeginStep {
-  StateView<Exec> state;
-  kernels::Value<Real, Exec> grad_scale;
+  StateView state;
+  kernels::Value<Real, kernels::Device> grad_scale;
   double tokens;  // of the whole step, over all ranks
 
-  void launch(const Exec& exec) const;
+  void launch(const kernels::Device& exec) const;
   KOKKOS_FUNCTION void operator()(int) const;
 };
 
-template <class Exec>
 struct PrepareUpdate {
-  StateView<Exec> state;
+  StateView state;
   Schedule schedule;
   double beta1, beta2;
   double clip_norm;            // 0: off
@@ -81,12 +77,12 @@ struct PrepareUpdate {
   bool precedes_norm = false;  // no clipping, no fp16: nothing here needs the norm; FinishUpdate follows
   // A norm above the mean of the last good ones by more than so many deviations is a spike; 0: none is.
   double spike_deviations = 0;
-  kernels::Vector<double, Exec> norms = {};  // [window] the good ones, in a ring
+  kernels::Vector<double, kernels::Device> norms = {};  // [window] the good ones, in a ring
 
   static constexpr double kMaxLossScale = 1 << 24;
   static constexpr std::int64_t kGrowthInterval = 2000;  // good steps before the loss scale doubles
 
-  void launch(const Exec& exec) const;
+  void launch(const kernels::Device& exec) const;
   KOKKOS_FUNCTION void operator()(int) const;
 
  private:
@@ -94,11 +90,10 @@ struct PrepareUpdate {
 };
 
 /// The norm, and whether it is finite: if not, later updates are skipped.
-template <class Exec>
 struct FinishUpdate {
-  StateView<Exec> state;
+  StateView state;
 
-  void launch(const Exec& exec) const;
+  void launch(const kernels::Device& exec) const;
   KOKKOS_FUNCTION void operator()(int) const;
 };
 

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <initializer_list>
-#include <string>
 #include <string_view>
-#include <utility>
 
 #include "kernels/core/round_up.hpp"
 
@@ -80,12 +78,10 @@ ArrayTensors declare_arrays(const Basis& basis, const config::Settings& settings
   if (sharing.shards_weights()) {
     t.gathered = in_places("params.gathered", sharing.weights_places, dtype, Category::parameters, whole);
   }
-  t.master = kAbsent;
   if (dtype == Dtype::bf16 && settings.precision.master == config::MasterPrecision::fp32)
     t.master = array("optimizer.master_low", o.owned_count(), dtype, Category::optimizer);
   if (dtype == Dtype::fp16) t.master = array("optimizer.master", o.owned_count(), Dtype::fp32, Category::optimizer);
   t.grads = array("grads", sharing.gradients_count(), gradients, Category::gradients);
-  t.wire = kAbsent;
   if (sharing.shards_gradients()) {
     const Lifetime transit = transit_of(basis.batch, table);
     t.unit_grads = in_places("grads.unit", sharing.gradient_places, gradients, Category::gradients, transit);
@@ -141,7 +137,7 @@ NumberTensors declare_numbers(Dtype weights, const config::Train& train, memory:
   t.state = add("step.state", sizeof(optim::StepState) / 8, Dtype::fp64);
   t.grad_scale = add("step.grad_scale", 1, real);
   t.validation_loss = add("step.validation_loss", 1, Dtype::fp64);
-  t.norms = train.spike_deviations > 0 ? add("step.norms", train.spike_window, Dtype::fp64) : kAbsent;
+  if (train.spike_deviations > 0) t.norms = add("step.norms", train.spike_window, Dtype::fp64);
   return t;
 }
 
@@ -173,7 +169,7 @@ HostTensors declare_host_tensors(const std::string& label, std::int64_t sequence
   HostTensors t;
   t.inputs = add(".inputs", {sequences, T}, Dtype::int32);
   t.targets = add(".targets", {sequences, T}, Dtype::int32);
-  t.scalars = has_scalars ? add(".scalars", {sizeof(optim::StepState) / 8}, Dtype::fp64) : memory::kAbsent;
+  if (has_scalars) t.scalars = add(".scalars", {sizeof(optim::StepState) / 8}, Dtype::fp64);
   return t;
 }
 

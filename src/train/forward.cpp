@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <vector>
-
-#include "kernels/core/compat.hpp"
 #include "kernels/core/ranges.hpp"
 #include "kernels/core/words.hpp"
 #include "kernels/gemm/gemm.hpp"
@@ -28,12 +26,7 @@ ForwardPlan plan_forward(const config::Settings& settings, Dtype dtype, int rank
                                .attention = choose_attention(settings.attention, dtype, shape.D(), machine),
                                .math = math_of(settings.precision.compute),
                                .is_fused = settings.train.fused,
-                               .target = machine.target},
-                   .layout = {},
-                   .activations = {},
-                   .params = {},
-                   .loss = {},
-                   .tokens = {}};
+                               .target = machine.target}};
   memory::Layout& layout = plan.layout;
   const memory::Lifetime whole = memory::Lifetime::whole_run();
   plan.params = layout.add_flat("params", model::parts_of(plan.table, "params."), dtype, memory::Category::parameters,
@@ -54,13 +47,11 @@ ForwardPlan plan_forward(const config::Settings& settings, Dtype dtype, int rank
 }
 
 std::string describe(const ForwardPlan& plan) {
-  const model::Shape& s = plan.shape;
   const BatchPlan& b = plan.batch;
   return fmt::format(
       "forward    passes alone: no gradients, no optimizer, nothing kept for backward\n"
-      "model      {} parameters: vocabulary {}, context {}, d_model {}, layers {}, heads {} x {}, d_ff {}\n"
-      "batch      {} x {} tokens on {}, at most {} at a time\nattention  {}{}\n{}",
-      plan.table.parameter_count(), s.V, s.T, s.C, s.L, s.H, s.D(), s.F, counted(b.global_sequences, "sequence"), s.T,
+      "{}batch      {} x {} tokens on {}, at most {} at a time\nattention  {}{}\n{}",
+      model_text(plan.shape, plan.table), counted(b.global_sequences, "sequence"), plan.shape.T,
       counted(b.ranks, "rank"), counted(b.micro_sequences, "sequence"), describe(plan.options.attention),
       products_text(plan.options.attention, plan.options.dtype, plan.options.math), plan.layout.table());
 }
@@ -113,7 +104,7 @@ class Forward final : public Validator {
   const memory::Arena<Exec> arena_;
   Scalar* const weights_;  // [parameters]
   const kernels::Value<double, Exec> loss_;
-  model::Transformer<Exec, Scalar> transformer_;
+  model::Transformer<Scalar> transformer_;
   model::Hooks hooks_;
 };
 

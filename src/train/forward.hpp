@@ -20,11 +20,11 @@ struct ForwardPlan {
   model::ParamTable table;
   BatchPlan batch;
   model::ActivationOptions options;
-  memory::Layout layout;
-  model::ActivationTensors activations;
-  memory::TensorId params;  // [parameters] dtype of the activations
-  memory::TensorId loss;    // one number, fp64
-  HostTensors tokens;       // [micro-batch,T], without scalars
+  memory::Layout layout = {};
+  model::ActivationTensors activations = {};
+  memory::TensorId params = memory::kAbsent;  // [parameters] dtype of the activations
+  memory::TensorId loss = memory::kAbsent;    // one number, fp64
+  HostTensors tokens = {};                    // [micro-batch,T], without scalars
 };
 
 /// Micro-batches are those of a step: train.batch_size and train.micro_batch_size on `ranks` ranks. Nothing is summed,

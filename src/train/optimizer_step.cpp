@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "kernels/core/compat.hpp"
-
 namespace tessera::train {
 
 using Part = Offload::Part;
@@ -42,7 +40,7 @@ void OptimizerStep::begin_last_backward(const Exec& exec) {
 bool OptimizerStep::end(const Exec& exec) {
   if (is_early_) {
     offload_->join(exec);
-    optim::FinishUpdate<Exec>{state_}.launch(exec);
+    optim::FinishUpdate{state_}.launch(exec);
   } else {
     prepare(exec);
   }
@@ -60,19 +58,19 @@ void OptimizerStep::settle(const Exec& exec) {
 
 void OptimizerStep::prepare(const Exec& exec) const {
   const config::Optimizer& o = settings_.optimizer;
-  optim::PrepareUpdate<Exec>{.state = state_,
-                             .schedule = {.peak = o.learning_rate,
-                                          .minimum = o.min_learning_rate,
-                                          .warmup_steps = o.warmup_steps,
-                                          .steps = settings_.train.steps},
-                             .beta1 = o.beta1,
-                             .beta2 = o.beta2,
-                             .clip_norm = o.clip_norm,
-                             .scales_dynamically = scales_loss_,
-                             .seed = settings_.job.seed,
-                             .precedes_norm = is_early_,
-                             .spike_deviations = settings_.train.spike_deviations,
-                             .norms = norms_}
+  optim::PrepareUpdate{.state = state_,
+                       .schedule = {.peak = o.learning_rate,
+                                    .minimum = o.min_learning_rate,
+                                    .warmup_steps = o.warmup_steps,
+                                    .steps = settings_.train.steps},
+                       .beta1 = o.beta1,
+                       .beta2 = o.beta2,
+                       .clip_norm = o.clip_norm,
+                       .scales_dynamically = scales_loss_,
+                       .seed = settings_.job.seed,
+                       .precedes_norm = is_early_,
+                       .spike_deviations = settings_.train.spike_deviations,
+                       .norms = norms_}
       .launch(exec);
 }
 

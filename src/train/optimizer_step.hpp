@@ -9,9 +9,6 @@
 ///     end_backward(unit)     after each unit of every backward pass
 ///   end                      the gradients' norm is complete: returns whether to update now
 ///
-/// Copies in both directions run on under backward, as far as device slots allow, until settle(); with train.graph
-/// they end with join().
-///
 /// If a unit's update depends on its gradients alone (one rank, no clipping, no loss scale, and a bad step stops the
 /// run), the last half of the state is updated under the last backward pass. If the norm then proves not finite, that
 /// half has been updated nevertheless, and the step counts as skipped.
@@ -79,7 +76,7 @@ class OptimizerStep {
   void start(const Exec& exec, Offload::Part part);
 
   const config::Settings& settings_;
-  const optim::StateView<Exec> state_;
+  const optim::StateView state_;
   const kernels::Vector<double, Exec> norms_;  // of PrepareUpdate
   const Offload::UpdateChunk update_chunk_;
   const bool scales_loss_;

@@ -5,7 +5,6 @@
 #include <memory>
 #include <stdexcept>
 #include <type_traits>
-#include <utility>
 
 #include "kernels/core/byte_copies.hpp"
 #include "kernels/core/random.hpp"
@@ -75,8 +74,7 @@ template <class Scalar, class Moment>
 void State<Scalar, Moment>::initialize(const Exec& exec, std::uint64_t seed) {
   clear(exec);
   for (const OwnedSpan& span : spans_) {
-    model::InitializeParam<Exec, Scalar>{weights_of(span), span.from, model::InitialValues(seed, *span.param)}.launch(
-        exec);
+    model::InitializeParam<Scalar>{weights_of(span), span.from, model::InitialValues(seed, *span.param)}.launch(exec);
   }
   exec.fence();
 }

@@ -75,7 +75,7 @@ class StepOf final : public Step {
     phase("begin", [&] {
       optimizer_.begin(exec_);
       const auto tokens = static_cast<double>(batch.global_sequences * plan_.shape.T);  // over all ranks
-      optim::BeginStep<Exec, Real>{scalars_, grad_scale_, tokens}.launch(exec_);
+      optim::BeginStep<Real>{scalars_, grad_scale_, tokens}.launch(exec_);
       if (!optimizer_.is_deferred()) clear_sums();
       strategy.begin_step(&marks.waits());
     });
@@ -130,11 +130,11 @@ class StepOf final : public Step {
   std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options,
                             model::Hooks& hooks) override {
     const Untimed products(settings_.train);
-    return model::generate<Exec, Scalar>(exec_, plan_.shape, plan_.table, {.weights = places_.weights, .grads = {}},
-                                         {.attention = plan_.options.attention,
-                                          .math = plan_.options.math,
-                                          .decode_parts = settings_.attention.decode_parts},
-                                         prompt, options, hooks);
+    return model::generate<Scalar>(exec_, plan_.shape, plan_.table, {.weights = places_.weights, .grads = {}},
+                                   {.attention = plan_.options.attention,
+                                    .math = plan_.options.math,
+                                    .decode_parts = settings_.attention.decode_parts},
+                                   prompt, options, hooks);
   }
 
   void initialize(std::uint64_t seed) override { state_.initialize(exec_, seed); }
@@ -195,13 +195,13 @@ class StepOf final : public Step {
   const int rank_;
   const Exec exec_;
   const memory::Arena<Exec>& arena_;
-  const optim::StateView<Exec> scalars_;
+  const optim::StateView scalars_;
   const kernels::Value<Real, Exec> grad_scale_;
   const kernels::Vector<Grad, Exec> grads_;
   const model::UnitPlaces<Scalar, Grad> places_;
   const ClearLists clear_lists_;
   const kernels::Vector<const kernels::ClearSpan, Exec> cleared_;
-  model::Transformer<Exec, Scalar, Grad> transformer_;
+  model::Transformer<Scalar, Grad> transformer_;
   State<Scalar, Moment> state_;
   Update<Scalar, Grad, Moment, kHasMaster> update_;
   OptimizerStep optimizer_;

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "kernels/core/round_up.hpp"
 #include "kernels/norm2.hpp"

@@ -66,7 +66,7 @@ class Update {
   const std::vector<parallel::Range> owned_gradients_;
   const double norm_share_;  // 1 / ranks that hold the same part: all ranks' shares are added up
   const kernels::Vector<double, Exec> norm_partial_;
-  const optim::StateView<Exec> state_;
+  const optim::StateView state_;
   std::vector<Arrays> slots_;
   kernels::Vector<const kernels::UpdateBlock, Exec> blocks_;
   std::vector<std::vector<BlockRange>> launches_;  // [chunks] in blocks_: one, or one per tensor without train.fused

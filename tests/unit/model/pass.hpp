@@ -158,7 +158,7 @@ class Pass {
  public:
   model::ActivationTensors tensors;
   memory::Arena<Device> arena;
-  model::Transformer<Device, Scalar, Grad> transformer;
+  model::Transformer<Scalar, Grad> transformer;
   double loss_sum = 0, loss = 0;  // over the tokens, per token (nats)
   std::vector<double> grads;      // flat
 };

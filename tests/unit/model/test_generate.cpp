@@ -53,8 +53,8 @@ struct Generate : ::testing::Test {
 
   std::vector<int> generate(const std::vector<int>& prompt, const GenerateOptions& options,
                             AttentionKind attention = AttentionKind::flash2) {
-    return model::generate<Device, Scalar>(Device(), golden.shape, golden.table, pass.weights(),
-                                           {attention, kernels::GemmMath::full}, prompt, options, nobody);
+    return model::generate<Scalar>(Device(), golden.shape, golden.table, pass.weights(),
+                                   {attention, kernels::GemmMath::full}, prompt, options, nobody);
   }
   model::Hooks nobody;
 };
@@ -133,9 +133,9 @@ TEST(GenerateEdges, a_context_of_one_token_works) {
   Pass<double> pass(shape, {.sequences = 1});
   pass.set_params(uniform(pass.table.flat_count(), 3));
   model::Hooks nobody;
-  const auto tokens = model::generate<Device, double>(Device(), shape, pass.table, pass.weights(),
-                                                      {AttentionKind::flash2, kernels::GemmMath::full}, {4},
-                                                      {.max_tokens = 9, .temperature = 0}, nobody);
+  const auto tokens = model::generate<double>(Device(), shape, pass.table, pass.weights(),
+                                              {AttentionKind::flash2, kernels::GemmMath::full}, {4},
+                                              {.max_tokens = 9, .temperature = 0}, nobody);
   ASSERT_EQ(tokens.size(), 9u);
   EXPECT_THAT(shortfalls(pass, {4}, tokens), ::testing::Each(::testing::Le(kShortfall<double>)));
 }
@@ -145,7 +145,7 @@ TEST(GenerateEdges, a_context_of_one_token_works) {
 template <class Scalar>
 std::vector<std::vector<int>> generate_all(Generate<Scalar>& with, const std::vector<std::vector<int>>& prompts,
                                            const GenerateOptions& options, std::int64_t parts = 0) {
-  return model::generate_together<Device, Scalar>(
+  return model::generate_together<Scalar>(
       Device(), with.golden.shape, with.golden.table, with.pass.weights(),
       {.attention = AttentionKind::flash2, .math = kernels::GemmMath::full, .decode_parts = parts}, prompts, options,
       with.nobody);

@@ -162,9 +162,9 @@ TEST_F(Hooks, the_reading_of_a_closed_unit_shows) {
 TEST_F(Hooks, generation_reads_no_weight_of_a_closed_unit) {
   const auto pass = pass_with(0);
   const auto text = [&](model::Hooks& hooks) {
-    return model::generate<Device, double>(Device(), pass->shape, pass->table, pass->weights(),
-                                           {kernels::AttentionKind::flash2, kernels::GemmMath::full}, {4, 5, 6},
-                                           {.max_tokens = 40, .temperature = 0}, hooks);
+    return model::generate<double>(Device(), pass->shape, pass->table, pass->weights(),
+                                   {kernels::AttentionKind::flash2, kernels::GemmMath::full}, {4, 5, 6},
+                                   {.max_tokens = 40, .temperature = 0}, hooks);
   };
   ClosedUnits closing(pass->table, const_cast<double*>(pass->params()));
   model::Hooks nobody;

@@ -18,7 +18,7 @@ using kernels::Device;
 struct State {
   Kokkos::View<StepState, Device::memory_space> memory{"test.state"};
 
-  StateView<Device> view() const { return StateView<Device>(memory.data()); }
+  StateView view() const { return StateView(memory.data()); }
   void set(const StepState& state) const {
     const auto host = Kokkos::create_mirror_view(memory);
     host() = state;
@@ -27,7 +27,7 @@ struct State {
   StepState get() const { return Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), memory)(); }
 };
 
-PrepareUpdate<Device> prepare_of(const State& state, double clip_norm, bool scales_dynamically) {
+PrepareUpdate prepare_of(const State& state, double clip_norm, bool scales_dynamically) {
   return {state.view(), Schedule{1e-3, 1e-4, 10, 100}, 0.9, 0.95, clip_norm, scales_dynamically, 1};
 }
 
@@ -52,7 +52,7 @@ TEST(BeginStep, clears_the_loss_and_weights_by_tokens_and_loss_scale) {
   before.loss_sum = 77, before.step = 5, before.optimizer_steps = 4, before.good_steps = 3;
   state.set(before);
   const Kokkos::View<float, Device::memory_space> scale("test.scale");
-  BeginStep<Device, float>{state.view(), kernels::Value<float, Device>(scale.data()), 4096}.launch(test::instance());
+  BeginStep<float>{state.view(), kernels::Value<float, Device>(scale.data()), 4096}.launch(test::instance());
   Kokkos::fence();
   EXPECT_EQ(Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), scale)(), 0.25f);
   const StepState s = state.get();
@@ -67,7 +67,7 @@ TEST(BeginStep, scale_in_double_is_exact) {
   const State state;
   state.set(state_of(1));
   const Kokkos::View<double, Device::memory_space> scale("test.scale");
-  BeginStep<Device, double>{state.view(), kernels::Value<double, Device>(scale.data()), 75}.launch(test::instance());
+  BeginStep<double>{state.view(), kernels::Value<double, Device>(scale.data()), 75}.launch(test::instance());
   Kokkos::fence();
   EXPECT_EQ(Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), scale)(), 1.0 / 75);
 }
@@ -78,7 +78,7 @@ TEST(FinishUpdate, with_an_update_prepared_before_the_norm_is_the_update_prepare
   before.step = 7, before.optimizer_steps = 5;
   const auto in_two = [&](double norm_squared) {
     state.set(before);
-    PrepareUpdate<Device> prepare = prepare_of(state, 0, false);
+    PrepareUpdate prepare = prepare_of(state, 0, false);
     prepare.precedes_norm = true;
     prepare.launch(test::instance());
     Kokkos::fence();
@@ -86,7 +86,7 @@ TEST(FinishUpdate, with_an_update_prepared_before_the_norm_is_the_update_prepare
     EXPECT_EQ(s.update.skip, 0);
     s.norm_squared = norm_squared;
     state.set(s);
-    FinishUpdate<Device>{state.view()}.launch(test::instance());
+    FinishUpdate{state.view()}.launch(test::instance());
     Kokkos::fence();
     return state.get();
   };
@@ -234,7 +234,7 @@ TEST(PrepareUpdate, a_spike_changes_no_weights_and_is_not_remembered) {
   const auto step = [&](double norm) {
     s.norm_squared = norm * norm;
     state.set(s);
-    PrepareUpdate<Device> prepare = prepare_of(state, 0, false);
+    PrepareUpdate prepare = prepare_of(state, 0, false);
     prepare.spike_deviations = 2;
     prepare.norms = norms;
     prepare.launch(test::instance());
@@ -262,7 +262,7 @@ TEST(StepState, kernels_are_labelled_and_on_the_callers_instance) {
   const test::OtherInstance other;
   const Device exec = test::instance();
   const test::LaunchRecorder recorder;
-  BeginStep<Device, float>{state.view(), kernels::Value<float, Device>(scale.data()), 1}.launch(exec);
+  BeginStep<float>{state.view(), kernels::Value<float, Device>(scale.data()), 1}.launch(exec);
   prepare_of(state, 1, true).launch(exec);
   EXPECT_TRUE(test::launched_under(recorder, "tessera::optim::", exec));
   EXPECT_EQ(recorder.launches().size(), 2u);

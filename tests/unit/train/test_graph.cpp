@@ -103,7 +103,7 @@ struct GraphOfATokensStep : ::testing::Test {
     for (int b = 0; b < sequences; ++b) prompts.push_back(uniform_int(1 + 3 * b, 30 + b, 0, 211));
     options.max_tokens = 150;
     options.top_k = 20;
-    return model::generate_together<Device, Scalar>(
+    return model::generate_together<Scalar>(
         Device(), shape, pass.table, pass.weights(),
         {.attention = kernels::AttentionKind::flash2, .math = kernels::GemmMath::full}, prompts, options, nobody);
   }
