@@ -2,7 +2,6 @@
 
 #include <exception>
 #include <optional>
-#include <string>
 
 #include "parallel/errors.hpp"
 

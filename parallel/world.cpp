@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <exception>
 #include <numeric>
 #include <stdexcept>
 

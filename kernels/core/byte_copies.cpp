@@ -44,6 +44,10 @@ void copy_bytes(const Device& exec, const void* from, void* to, std::size_t byte
   Kokkos::deep_copy(exec, bytes_in<Device::memory_space>(to, bytes), bytes_in<Device::memory_space>(from, bytes));
 }
 
+void send_bytes(const Device& exec, const void* from_pinned, void* to, std::size_t bytes) {
+  Kokkos::deep_copy(exec, bytes_in<Device::memory_space>(to, bytes), bytes_in<PinnedSpace>(from_pinned, bytes));
+}
+
 void fetch_bytes(const Device& exec, const void* from, void* to_pinned, std::size_t bytes) {
   Kokkos::deep_copy(exec, bytes_in<PinnedSpace>(to_pinned, bytes), bytes_in<Device::memory_space>(from, bytes));
 }

@@ -19,8 +19,9 @@ void clear_bytes(const Device& exec, void* array, std::size_t bytes);
 /// Limits  the arrays must not overlap.
 void copy_bytes(const Device& exec, const void* from, void* to, std::size_t bytes);
 
-/// Copies to pinned host memory, or within it.
+/// Copies from pinned host memory, and to it.
 /// Async  returns after enqueue on `exec`.
+void send_bytes(const Device& exec, const void* from_pinned, void* to, std::size_t bytes);
 void fetch_bytes(const Device& exec, const void* from, void* to_pinned, std::size_t bytes);
 
 /// Async  fences.

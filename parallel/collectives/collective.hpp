@@ -53,6 +53,12 @@ struct Span {
   Span part(std::int64_t first, std::int64_t length) const {
     return {label, static_cast<char*>(data) + first * bytes_of(dtype), length, dtype};
   }
+
+  /// As an array of the device, whose numbers have the span's dtype or are bytes.
+  template <class Number>
+  kernels::Vector<Number, kernels::Device> as() const {
+    return kernels::Vector<Number, kernels::Device>(static_cast<Number*>(data), bytes() / sizeof(Number));
+  }
 };
 
 class Squares;

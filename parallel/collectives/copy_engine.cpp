@@ -3,7 +3,6 @@
 #include <cuda.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <span>
 #include <stdexcept>

@@ -8,14 +8,10 @@
 ///   gather     the owner copies its part to its place in every rank's span
 ///   barrier    sums have arrived, and the receive buffer is free again
 ///
-/// An all-reduce takes all these steps, a reduce-scatter all but gather, piece by piece. A reduce-scatter's pieces fill
-/// the receive buffer; an all-reduce's are small enough to stay in L2 from scatter to gather. An all-gather is gather
-/// alone between two barriers, the first to ensure that no rank still reads its whole. An all-reduce that overlaps no
-/// computation is one kernel per rank between two barriers, without the receive buffer: it reads this rank's part of
-/// every span, adds, and writes the sum to all; over NVLink that is faster than copying.
-///
-/// A sum that waits for SMs stalls its stream. All-reduces that overlap computation therefore alternate between two
-/// channels, each with its own stream, part of the receive buffer and barriers.
+/// An all-reduce takes all these steps, a reduce-scatter all but gather, piece by piece. An all-gather is gather alone
+/// between two barriers, the first to ensure that no rank still reads its whole. An all-reduce that overlaps no
+/// computation is one kernel per rank between two barriers, without the receive buffer; others alternate between two
+/// channels, each with its own stream, part of the receive buffer and barriers (parallel/README.md says why).
 ///
 /// Order   the same bits on every rank and from run to run: one rank adds, in a fixed order.
 /// Limits  at most kMaxCopyEngineRanks ranks, on one host. All ranks enqueue the same transfers in the same order;

@@ -12,7 +12,6 @@
 #include "parallel/watch/flight_recorder.hpp"
 #include "parallel/collectives/mpi_check.hpp"
 #include "parallel/collectives/parts.hpp"
-#include "parallel/collectives/wire.hpp"
 
 namespace tessera::parallel {
 namespace {

@@ -3,12 +3,9 @@
 #include <nccl.h>
 
 #include <chrono>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <utility>
 

@@ -1,10 +1,11 @@
-/// Common to the libraries' transfers: spans of equal parts, one for each rank, and sums of them.
+/// Common to the libraries' transfers: spans of equal parts, one for each rank, sums of them, and spans in fewer bits.
 #pragma once
 
 #include <span>
 #include <stdexcept>
 #include <string>
 
+#include "kernels/core/cast_copy.hpp"
 #include "kernels/core/sum_parts.hpp"
 #include "parallel/collectives/collective.hpp"
 
@@ -51,8 +52,7 @@ inline void sum_parts(const kernels::Device& exec, std::span<const void* const> 
     for (std::size_t i = 0; i < parts.size(); ++i) sum.part[i] = static_cast<const Number*>(parts[i]);
     sum.parts = static_cast<int>(parts.size());
     for (void* copy : copies) sum.copies[sum.copy_count++] = static_cast<Number*>(copy);
-    sum.out =
-        kernels::Vector<Number, kernels::Device>(static_cast<Number*>(out.data), static_cast<std::size_t>(out.count));
+    sum.out = out.as<Number>();
     if (squares) {
       const std::int64_t blocks = kernels::ceil_div(out.count, sum.kSquaresBlock);
       sum.squares = kernels::Vector<double, kernels::Device>(squares, static_cast<std::size_t>(blocks));
@@ -68,5 +68,40 @@ inline void sum_parts(const kernels::Device& exec, std::span<const void* const> 
   }
   throw std::invalid_argument("sum of " + out.label + ": " + std::string(name_of(out.dtype)) + " cannot be summed");
 }
+
+/// A span of gradients and its form on the network: the span itself or, in fewer bits, a copy of it, fp32 as bf16.
+class Wire {
+ public:
+  /// `wire`: empty, or as many elements as the span. `what` names the transfer in the message.
+  /// Throws  std::invalid_argument for other dtypes or lengths.
+  Wire(const std::string& what, const Span& span, const Span& wire) : span_(span), wire_(wire) {
+    if (!is_narrow()) return;
+    if (span.dtype != Dtype::fp32 || wire.dtype != Dtype::bf16 || wire.count != span.count) {
+      throw std::invalid_argument(what + ": crosses the network as fp32 in bf16 of the same length only");
+    }
+  }
+
+  bool is_narrow() const { return wire_.count != 0; }
+  const Span& message() const { return is_narrow() ? wire_ : span_; }  // what crosses the network
+
+  /// Rounds the gradients into the message, enqueued on `exec`.
+  void narrow(const kernels::Device& exec) const {
+    if (!is_narrow()) return;
+    kernels::CastCopy<kernels::Device, float, bfloat16>{.from = span_.as<const float>(), .to = wire_.as<bfloat16>()}
+        .launch(exec);
+  }
+
+  /// Widens the message back into the gradients, or its elements from `first` on into `to`, enqueued on `exec`.
+  void widen(const kernels::Device& exec) const { widen(exec, 0, span_); }
+  void widen(const kernels::Device& exec, std::int64_t first, const Span& to) const {
+    if (!is_narrow()) return;
+    kernels::CastCopy<kernels::Device, bfloat16, float>{.from = wire_.part(first, to.count).as<const bfloat16>(),
+                                                        .to = to.as<float>()}
+        .launch(exec);
+  }
+
+ private:
+  Span span_, wire_;
+};
 
 }  // namespace tessera::parallel

@@ -4,7 +4,6 @@
 
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
-#include "parallel/collectives/parts.hpp"
 
 namespace tessera::parallel {
 
@@ -32,7 +31,9 @@ StreamTransfer::StreamTransfer(std::string_view means, TransferStream& stream, c
       size_(size),
       name_(stream.log().recorder().name(label_of(operation_, means), message.span.label)),
       wire_(what_, message.span, message.wire),
-      part_(own_part(message)),
+      part_(operation_ == Operation::all_gather       ? message.part
+            : operation_ == Operation::reduce_scatter ? sum_place(what_, message.part, message.span, rank, size)
+                                                      : Span{}),
       moved_part_(operation_ == Operation::reduce_scatter && wire_.is_narrow()
                       ? sum_place(what_, {}, wire_.message(), rank, size)
                       : part_) {
@@ -50,17 +51,6 @@ StreamTransfer::StreamTransfer(std::string_view means, TransferStream& stream, c
     if (span.count == 0 || kernels::is_device_memory<Device>(span.data)) continue;
     throw std::invalid_argument(what_ + ": its memory is not the device's");
   }
-}
-
-/// This rank's input of an all-gather, or output of a reduce-scatter; empty for other operations.
-Span StreamTransfer::own_part(const Message& message) const {
-  switch (operation_) {
-    case Operation::all_gather: return message.part;
-    case Operation::reduce_scatter: return sum_place(what_, message.part, message.span, rank_, size_);
-    case Operation::all_reduce:
-    case Operation::broadcast: break;
-  }
-  return {};
 }
 
 void StreamTransfer::start(const Device& exec) {

@@ -1,9 +1,6 @@
-/// Shared by all transfers between GPUs: a stream that forks from the compute stream and joins it again, narrower
-/// numbers on the network, the flight recorder's entries, and timing.
-///
-/// One event forks the stream, another joins it. The host only enqueues, so a capture of the compute stream includes
-/// the transfer's stream. Elements that cross the network in bf16 are rounded and widened on that stream, too; a
-/// reduce-scatter widens only this rank's part.
+/// Shared by all transfers between GPUs: a stream that forks from the compute stream and joins it again by events,
+/// narrower numbers on the network, which are rounded and widened on that stream, the flight recorder's entries, and
+/// timing. The host only enqueues, so a capture of the compute stream includes the transfer's stream.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,7 +13,7 @@
 #include "kernels/cuda/event.hpp"
 #include "kernels/cuda/stream.hpp"
 #include "parallel/collectives/collective.hpp"
-#include "parallel/collectives/wire.hpp"
+#include "parallel/collectives/parts.hpp"
 #include "parallel/watch/stream_log.hpp"
 
 namespace tessera::parallel {
@@ -67,11 +64,9 @@ class StreamTransfer : public Transfer {
   const int rank_, size_;
 
  private:
-  Span own_part(const Message& message) const;
-
   std::uint32_t name_;  // in the recorder
   Wire wire_;           // not narrow in an all-gather
-  Span part_;           // own_part()
+  Span part_;           // this rank's input of an all-gather, or output of a reduce-scatter; else empty
   Span moved_part_;     // the same; in the wire for a reduce-scatter in narrower numbers
   kernels::cuda::Event ready_{cudaEventDisableTiming}, done_{cudaEventDisableTiming};  // order the streams; done_ only
                                                                                        // under capture

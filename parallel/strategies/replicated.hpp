@@ -7,11 +7,7 @@
 ///   all at once       -                                   flat
 ///
 /// Buckets: backward completes the parameters from the last to the first, and neighbours in memory are joined until a
-/// bucket has `bucket_bytes` or, if all gradients together have more, a third of what is left. Large messages have
-/// higher bandwidth, but no computation overlaps the last one, so buckets become smaller towards the end.
-///
-/// Over MPI, transfers advance in progress(), since the library may lack a progress thread, and finish() waits on the
-/// host. Over NCCL the sums run on their own streams, finish() only orders the streams, and collect() reads the times.
+/// bucket has `bucket_bytes` or, if all gradients together have more, a third of what is left.
 ///
 /// Source  Li et al. 2020, "PyTorch Distributed", arXiv:2006.15704, section 3.2.3.
 #pragma once

@@ -5,20 +5,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "kernels/core/byte_copies.hpp"
 #include "parallel/collectives/parts.hpp"
 #include "parallel/collectives/squares.hpp"
 
 namespace tessera::parallel {
-namespace {
 
 using kernels::Device;
-using Bytes = kernels::Vector<unsigned char, Device>;
-
-Bytes bytes_of_span(const Span& span) {
-  return Bytes(static_cast<unsigned char*>(span.data), static_cast<std::size_t>(span.bytes()));
-}
-
-}  // namespace
 
 Sharded::Sharded(Collectives& all, const Device& exec, const Ownership& ownership, std::vector<UnitMemory> memory,
                  ShardedOptions options)
@@ -313,10 +306,7 @@ void Sharded::start_gather(Move& move, int unit) {
   gather_order_.wait(stream, left);
   if (options_.await_update) options_.await_update(stream, unit);
   if (memory.host_weights.count > 0) {
-    using Pinned = Kokkos::View<const unsigned char*, kernels::PinnedSpace, kernels::Unmanaged>;
-    const Span& from = memory.host_weights;
-    Kokkos::deep_copy(stream, bytes_of_span(memory.own_weights),
-                      Pinned(static_cast<const unsigned char*>(from.data), static_cast<std::size_t>(from.bytes())));
+    kernels::send_bytes(stream, memory.host_weights.data, memory.own_weights.data, memory.host_weights.bytes());
   }
   gather_order_.record(stream, unit);
   start(move, stream);
@@ -361,7 +351,7 @@ double Sharded::collect() {
 }
 
 void Sharded::poison(const Span& weights) const {
-  if (weights.count > 0) Kokkos::deep_copy(exec_, bytes_of_span(weights), static_cast<unsigned char>(0xFF));
+  if (weights.count > 0) Kokkos::deep_copy(exec_, weights.as<unsigned char>(), static_cast<unsigned char>(0xFF));
 }
 
 /// Poisons weights that other ranks have updated and this one has not yet gathered.

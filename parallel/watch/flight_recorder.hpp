@@ -7,10 +7,6 @@
 /// even if they are stopped or dead; ranks on other hosts are not visible. A stream's transfer counts as started once
 /// its predecessors have ended, even if it overlaps them.
 ///
-///   const auto name = recorder.name("all_reduce[mpi]", "grad.bucket.2");   once
-///   const auto number = recorder.begin(name, bytes);                       a few stores to memory
-///   recorder.end(number);
-///
 /// Async   one thread calls begin() and end(), any other report(), beat() and rest(). A lane has one writer.
 /// Memory  a page for the rank and one for each lane; only name() allocates, if the name is new.
 /// Limits  a lane keeps kKept transfers: of earlier ones only the numbers are known. At most kLanes - 1 streams have a
@@ -58,7 +54,8 @@ class FlightRecorder {
 
   static std::size_t bytes_for(int slots) { return static_cast<std::size_t>(slots) * sizeof(Page); }
 
-  /// The number by which records name a transfer: the same for the same arguments.
+  /// The number by which records name a transfer, such as "all_reduce[mpi]" of "grad.bucket.2": the same for the same
+  /// arguments. To be asked for once.
   std::uint32_t name(std::string_view operation, std::string_view label);
 
   /// Records the start of a transfer that the host waits for, and returns its number for end(). One that never ends has

@@ -18,7 +18,7 @@
 #include <fmt/format.h>
 
 #include "kernels/core/events.hpp"
-#include "parallel/watch/last_words.hpp"
+#include "parallel/watch/watchdog.hpp"
 
 namespace tessera::parallel {
 namespace {

@@ -1,13 +1,9 @@
 /// Ends a rank whose launch never starts: before MPI is up, the watchdog cannot watch it (parallel/watch/watchdog.hpp).
 ///
-///   parallel::StartWatch start(rank, ranks, timeout_s, exit_code);   before MPI_Init
-///   ...
-///   start.end();                                                     the ranks have met; the watchdog has begun
-///
-/// MPI_Init waits for every rank of the launch, for ever. A separate thread, which never calls MPI, waits kPatience
-/// times the limit; then it writes to standard error which ranks have reached the start on this host and which of those
-/// are stopped, and ends the process, which ends the launch. Time in which the whole process stands still does not
-/// count.
+/// MPI_Init waits for every rank of the launch, for ever. From before it until the watchdog has begun, a separate
+/// thread, which never calls MPI, waits kPatience times the limit; then it writes to standard error which ranks have
+/// reached the start on this host and which of those are stopped, and ends the process, which ends the launch. Time in
+/// which the whole process stands still does not count.
 ///
 /// While it exists, it holds a socket whose abstract name contains launch, rank and process; the others read the names
 /// in /proc/net/unix. Such names are in no file system and vanish with their process, however it ends.
@@ -32,7 +28,7 @@ class StartWatch {
   StartWatch(const StartWatch&) = delete;
   StartWatch& operator=(const StartWatch&) = delete;
 
-  /// Ends the watch; the others still count this rank as arrived.
+  /// Ends the watch: the ranks have met. The others still count this rank as arrived.
   void end() { thread_ = {}; }
 
   static constexpr double kPatience = 10;  // multiplies the limit

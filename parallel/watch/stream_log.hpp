@@ -1,9 +1,5 @@
 /// The transfers of a communicator, recorded by the GPU itself, in each launch and in each replay of a graph.
 ///
-///   begun.stamp(stream);  log.start(begun, stream, name, bytes);
-///   ...transfer...
-///   ended.stamp(stream);  log.end(ended, stream);
-///
 /// Single-thread kernels in the log's own stream, which waits for the transfers' events, write into a lane of the
 /// flight recorder (watch/flight_recorder.hpp), whose memory CUDA pins and maps. In a capture they become nodes that no
 /// captured work depends on, so neither the transfer nor later work waits for them.
@@ -40,7 +36,7 @@ class StreamLog {
 
   FlightRecorder& recorder() const { return recorder_; }
 
-  // The event was recorded on the stream just before.
+  // Before and after the transfer; the event was stamped on its stream just before.
   void start(const kernels::cuda::Event& begun, cudaStream_t stream, std::uint32_t name, std::int64_t bytes);
   void end(const kernels::cuda::Event& ended, cudaStream_t stream);
 

@@ -9,9 +9,15 @@
 
 #include <fmt/format.h>
 
-#include "parallel/watch/last_words.hpp"
-
 namespace tessera::parallel {
+
+void write_last_words(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
 
 Watchdog::Watchdog(int rank, double limit_s, int exit_code, std::function<std::string()> fault,
                    std::function<void()> abandon, FlightRecorder* recorder)

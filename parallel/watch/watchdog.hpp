@@ -33,6 +33,10 @@
 
 namespace tessera::parallel {
 
+/// For a watching thread that ends the process: writes `text` to standard error without the stream's lock and buffer,
+/// which the hanging thread may hold. Only the writing is lock-free: making `text` takes the heap's lock.
+void write_last_words(std::string_view text);
+
 class Watchdog final : public events::Listener {
  public:
   /// `rank` is named in messages; a loss ends the process with `exit_code`. The watchdog's thread calls both functions.

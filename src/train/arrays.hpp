@@ -39,10 +39,12 @@ struct MomentTensor {
 /// share it. O: elements of this rank's parts (parallel/strategies/ownership.hpp). Unsharded, both are
 /// table.flat_count().
 struct ArrayTensors {
-  memory::TensorId params;            // [W], or [O] if parameters are sharded: dtype of the activations
-  memory::TensorId master;            // [O]  the part of the master weights that params lack (master_weights.hpp)
-  memory::TensorId grads;             // [W], or [O] if gradients are sharded: precision.gradients
-  memory::TensorId wire;              // [W]  bf16: what crosses the network; kAbsent if gradients are sent as they are
+  memory::TensorId params;  // [W], or [O] if parameters are sharded: dtype of the activations
+  memory::TensorId master =
+      memory::kAbsent;     // [O]  the part of the master weights that params lack (master_weights.hpp)
+  memory::TensorId grads;  // [W], or [O] if gradients are sharded: precision.gradients
+  memory::TensorId wire =
+      memory::kAbsent;                // [W]  bf16: what crosses the network; kAbsent if gradients are sent as they are
   std::vector<MomentTensor> moments;  // [O] each: precision.moments
   std::vector<memory::TensorId> gathered;    // [places] of whole units' weights, if parameters are sharded
   std::vector<memory::TensorId> unit_grads;  // [places] of whole units' gradients, if gradients are sharded
@@ -55,10 +57,10 @@ memory::Lifetime transit_of(const BatchPlan& batch, const model::ParamTable& tab
 
 /// The numbers of a step.
 struct NumberTensors {
-  memory::TensorId state;            // optim::StepState, as fp64
-  memory::TensorId grad_scale;       // one number
-  memory::TensorId validation_loss;  // one number
-  memory::TensorId norms;            // [train.spike_window] fp64; kAbsent without train.spike_deviations
+  memory::TensorId state;                    // optim::StepState, as fp64
+  memory::TensorId grad_scale;               // one number
+  memory::TensorId validation_loss;          // one number
+  memory::TensorId norms = memory::kAbsent;  // [train.spike_window] fp64; only with train.spike_deviations
 };
 NumberTensors declare_numbers(Dtype weights, const config::Train& train, memory::Layout& layout);
 
@@ -75,8 +77,8 @@ memory::TensorId declare_cleared(const model::ParamTable& table, const Sharing& 
 
 /// What the host writes for a step in progress, or reads from it, in the layout's host space.
 struct HostTensors {
-  memory::TensorId inputs, targets;  // [sequences,T] int32
-  memory::TensorId scalars;          // optim::StepState after the step, as fp64; kAbsent: none
+  memory::TensorId inputs, targets;            // [sequences,T] int32
+  memory::TensorId scalars = memory::kAbsent;  // optim::StepState after the step, as fp64
 };
 
 /// Adds <label>.inputs, <label>.targets and, where asked for, <label>.scalars to the host space, for the whole run.
@@ -190,8 +192,7 @@ void load_batch(const Exec& exec, Transformer& transformer, const HostTokens& to
                 int sequences) {
   transformer.set_batch(sequences, static_cast<int>(T));
   const auto copy = [&](const kernels::Vector<int, Exec>& to, const int* rows) {
-    using Pinned = Kokkos::View<const int*, kernels::PinnedSpace, kernels::Unmanaged>;
-    Kokkos::deep_copy(exec, to, Pinned(rows + first * T, static_cast<std::size_t>(sequences * T)));
+    kernels::send_bytes(exec, rows + first * T, to.data(), static_cast<std::size_t>(sequences * T) * sizeof(int));
   };
   copy(transformer.inputs(), tokens.inputs);
   copy(transformer.targets(), tokens.targets);

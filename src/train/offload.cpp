@@ -6,6 +6,7 @@
 
 #include "config/settings.hpp"
 #include "errors.hpp"
+#include "kernels/core/byte_copies.hpp"
 #include "kernels/core/dtype.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/round_up.hpp"
@@ -222,18 +223,12 @@ LinkRate Offload::measure(const Exec& exec) {
 
 /// Copies a place's chunk of one array in or out. The host's memory is pinned, so the copy runs on the stream.
 void Offload::copy(const Exec& exec, const StagedArray& array, std::size_t place, bool is_in) const {
-  using Pinned = Kokkos::View<unsigned char*, kernels::PinnedSpace, kernels::Unmanaged>;
   const Chunk& chunk = chunks_[chunk_at(place)];
-  const std::int64_t size = bytes_of(arena_.layout()[array.home].dtype);
-  const auto bytes = static_cast<std::size_t>(chunk.count * size);
-  const Pinned home(static_cast<unsigned char*>(arena_.raw(array.home)) + chunk.first * size, bytes);
-  const std::int64_t slot = slot_of(place) * chunks_.front().count * size;
-  const kernels::Vector<unsigned char, Exec> there(static_cast<unsigned char*>(arena_.raw(array.slots)) + slot, bytes);
-  if (is_in) {
-    Kokkos::deep_copy(exec, there, home);
-  } else {
-    Kokkos::deep_copy(exec, home, there);
-  }
+  const std::int64_t size = bytes_of(arena_.layout()[array.home].dtype), bytes = chunk.count * size;
+  std::byte* const home = static_cast<std::byte*>(arena_.raw(array.home)) + chunk.first * size;
+  std::byte* const there =
+      static_cast<std::byte*>(arena_.raw(array.slots)) + slot_of(place) * chunks_.front().count * size;
+  is_in ? kernels::send_bytes(exec, home, there, bytes) : kernels::fetch_bytes(exec, there, home, bytes);
 }
 
 }  // namespace tessera::train
