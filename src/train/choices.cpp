@@ -6,7 +6,6 @@
 
 #include "config/job_traits.hpp"
 #include "errors.hpp"
-#include "kernels/core/words.hpp"
 #include "train/sharing.hpp"
 
 namespace tessera::train {
@@ -16,13 +15,8 @@ model::Shape shape_of(const config::Model& m) {
 }
 
 Dtype dtype_of(config::Precision precision) {
-  switch (precision) {
-    case config::Precision::bf16: return Dtype::bf16;
-    case config::Precision::fp16: return Dtype::fp16;
-    case config::Precision::tf32:
-    case config::Precision::fp32: break;
-  }
-  return Dtype::fp32;
+  if (precision == config::Precision::bf16) return Dtype::bf16;
+  return precision == config::Precision::fp16 ? Dtype::fp16 : Dtype::fp32;
 }
 
 model::GenerateKernels generate_kernels(const config::Settings& settings, Dtype dtype, std::int64_t head_width,
@@ -34,18 +28,12 @@ model::GenerateKernels generate_kernels(const config::Settings& settings, Dtype 
 }
 
 parallel::CollectivesOptions collectives_of(const config::Parallel& keys, int ranks) {
-  parallel::CollectivesOptions options{.forms_groups = forms_groups(keys, ranks)};
-  switch (keys.collectives) {
-    case config::Collectives::automatic: options.library = parallel::Library::automatic; break;
-    case config::Collectives::mpi: options.library = parallel::Library::mpi; break;
-    case config::Collectives::nccl: options.library = parallel::Library::nccl; break;
-  }
-  switch (keys.transfers) {
-    case config::Transfers::automatic: options.transfers = parallel::TransferMethod::automatic; break;
-    case config::Transfers::ring: options.transfers = parallel::TransferMethod::ring; break;
-    case config::Transfers::copy_engine: options.transfers = parallel::TransferMethod::copy_engine; break;
-  }
-  return options;
+  using parallel::Library, parallel::TransferMethod;
+  constexpr Library libraries[] = {Library::automatic, Library::mpi, Library::nccl};
+  constexpr TransferMethod methods[] = {TransferMethod::automatic, TransferMethod::ring, TransferMethod::copy_engine};
+  return {.library = libraries[static_cast<int>(keys.collectives)],
+          .transfers = methods[static_cast<int>(keys.transfers)],
+          .forms_groups = forms_groups(keys, ranks)};
 }
 
 namespace {

@@ -3,12 +3,10 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "config/availability.hpp"
 #include "config/deck.hpp"
 #include "config/settings.hpp"
-#include "model/activations.hpp"
 #include "model/generate.hpp"
 #include "parallel/choice.hpp"
 

@@ -6,7 +6,6 @@
 
 #include "optim/step_state.hpp"
 #include "parallel/collectives/collective.hpp"
-#include "parallel/strategies/replicated.hpp"
 #include "parallel/strategies/sharded.hpp"
 
 namespace tessera::train {
@@ -14,23 +13,17 @@ namespace {
 
 using Arena = memory::Arena<kernels::Device>;
 
-/// Elements first .. first + count - 1 of a tensor of the arena.
-parallel::Span span_of(const Arena& arena, memory::TensorId id, std::int64_t first, std::int64_t count,
-                       std::string label) {
-  const memory::Tensor& tensor = arena.layout()[id];
-  return parallel::Span{std::move(label), arena.raw(id), tensor.count, tensor.dtype}.part(first, count);
-}
-
-parallel::Span whole_span(const Arena& arena, memory::TensorId id, const std::string& label) {
+/// A tensor of the arena; empty if it is absent.
+parallel::Span span_of(const Arena& arena, memory::TensorId id, const std::string& label) {
   if (id == memory::kAbsent) return {};
-  return span_of(arena, id, 0, arena.layout()[id].count, label);
+  return {label, arena.raw(id), arena.layout()[id].count, arena.layout()[id].dtype};
 }
 
 parallel::NormSpans norm_spans(const Plan& plan, const Arena& arena) {
   optim::StepState* const state = optim::state_at(arena.template data<double>(plan.numbers.state)).data();
   return {.total = {kNormLabel, &state->norm_squared, 1, Dtype::fp64},
-          .squares = plan.update.has_squares ? whole_span(arena, plan.update.norm_partial, "norm2.partial")
-                                             : parallel::Span{}};
+          .squares =
+              plan.update.has_squares ? span_of(arena, plan.update.norm_partial, "norm2.partial") : parallel::Span{}};
 }
 
 std::unique_ptr<parallel::Strategy> make_replicated(const Plan& plan, const config::Settings& settings,
@@ -41,12 +34,12 @@ std::unique_ptr<parallel::Strategy> make_replicated(const Plan& plan, const conf
     const std::vector<memory::Part> parts = model::parts_of(plan.table, "grad.");
     std::int64_t first = 0;
     for (const memory::Part& part : parts) {
-      gradients.push_back(span_of(arena, plan.arrays.grads, first, part.count, part.label));
+      gradients.push_back(span_of(arena, plan.arrays.grads, part.label).part(first, part.count));
       first += part.count;
     }
   }
   return std::make_unique<parallel::Replicated>(world.collectives(), exec, gradients, order_of(settings.parallel),
-                                                whole_span(arena, plan.arrays.wire, "grads.wire"),
+                                                span_of(arena, plan.arrays.wire, "grads.wire"),
                                                 norm_spans(plan, arena));
 }
 
@@ -64,24 +57,24 @@ std::vector<parallel::UnitMemory> unit_memory(const Plan& plan, const parallel::
     m.weights_place = sharing.weights_places[unit];
     m.gradient_place = sharing.gradient_places[unit];
     if (sharing.shards_weights()) {
-      m.weights = span_of(arena, t.gathered[m.weights_place], 0, padded, weights);
-      m.own_weights = span_of(arena, t.params, owned, part, weights);
+      m.weights = span_of(arena, t.gathered[m.weights_place], weights).part(0, padded);
+      m.own_weights = span_of(arena, t.params, weights).part(owned, part);
       if (t.staged.holds(t.params)) {
         m.host_weights = m.own_weights;
         m.own_weights = m.weights.part(shard * part, part);
       }
     } else {
-      m.weights = span_of(arena, t.params, whole, padded, weights);
-      m.own_weights = span_of(arena, t.params, whole + shard * part, part, weights);
+      m.weights = span_of(arena, t.params, weights).part(whole, padded);
+      m.own_weights = span_of(arena, t.params, weights).part(whole + shard * part, part);
     }
     if (sharing.shards_gradients()) {
-      m.gradient = span_of(arena, t.unit_grads[m.gradient_place], 0, padded, grads);
-      m.own_gradient = span_of(arena, t.grads, owned, part, grads);
-      if (!t.unit_wires.empty()) m.wire = span_of(arena, t.unit_wires[m.gradient_place], 0, padded, grads);
+      m.gradient = span_of(arena, t.unit_grads[m.gradient_place], grads).part(0, padded);
+      m.own_gradient = span_of(arena, t.grads, grads).part(owned, part);
+      if (!t.unit_wires.empty()) m.wire = span_of(arena, t.unit_wires[m.gradient_place], grads).part(0, padded);
     } else {
-      m.gradient = span_of(arena, t.grads, whole, padded, grads);
-      m.own_gradient = span_of(arena, t.grads, whole + shard * part, part, grads);
-      if (t.wire != memory::kAbsent) m.wire = span_of(arena, t.wire, whole, padded, grads);
+      m.gradient = span_of(arena, t.grads, grads).part(whole, padded);
+      m.own_gradient = span_of(arena, t.grads, grads).part(whole + shard * part, part);
+      if (t.wire != memory::kAbsent) m.wire = span_of(arena, t.wire, grads).part(whole, padded);
     }
   }
   return memory;

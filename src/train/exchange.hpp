@@ -7,7 +7,7 @@
 #include "kernels/core/side_stream.hpp"
 #include "kernels/core/tensor.hpp"
 #include "memory/arena.hpp"
-#include "parallel/strategies/strategy.hpp"
+#include "parallel/strategies/replicated.hpp"
 #include "parallel/world.hpp"
 #include "train/optimizer_step.hpp"
 #include "train/plan.hpp"
@@ -20,9 +20,8 @@ inline constexpr char kNormLabel[] = "norm_squared";
 /// parallel.gradient_sync and parallel.bucket_mbyte in the strategy's terms.
 parallel::GradientOrder order_of(const config::Parallel& keys);
 
-/// Stream priority of a step's kernels: raised above transfers where that is faster, so that transfers fill idle SMs.
-/// Raised when nothing is sharded and the collectives can yield, with ZeRO-1 and 2, and with offload; not with ZeRO-3,
-/// where it would delay the copies that the next unit waits for (parallel/README.md).
+/// Stream priority of a step's kernels: raised above transfers, so that those fill idle SMs, but not with ZeRO-3, where
+/// that would delay the copies that the next unit waits for (parallel/README.md).
 kernels::StreamPriority priority_of(const config::Parallel& keys, const parallel::Collectives& collectives);
 
 /// The strategy sends this rank's part of a unit only after its deferred update. Keeps a reference to `optimizer`. Not

@@ -143,7 +143,7 @@ cudaGraphExec_t instantiated_chained(cudaGraph_t graph, std::string& why_not) {
 }  // namespace
 
 void StepGraph::record(const kernels::Device& exec, const std::function<void()>& enqueue, Links links) {
-  auto recorded = std::make_unique<Recorded>();
+  const auto recorded = std::make_shared<Recorded>();
   // Captures this thread only: threads of the watchdog and the communication library may call CUDA meanwhile.
   check(cudaStreamBeginCapture(exec.cuda_stream(), cudaStreamCaptureModeThreadLocal), "CUDA graph: recording");
   try {
@@ -159,7 +159,7 @@ void StepGraph::record(const kernels::Device& exec, const std::function<void()>&
   if (links == Links::chained) recorded->executable = instantiated_chained(recorded->graph, not_chained_because_);
   if (!recorded->executable) recorded->executable = instantiated(recorded->graph);
   check(cudaGraphUpload(recorded->executable, exec.cuda_stream()), "CUDA graph: uploading");
-  recorded_ = std::move(recorded);
+  recorded_ = recorded;
 }
 
 void StepGraph::launch(const kernels::Device& exec) const {
@@ -179,12 +179,5 @@ void StepGraph::launch(const kernels::Device&) const {
 }
 
 #endif
-
-StepGraph::StepGraph() = default;
-StepGraph::~StepGraph() = default;
-StepGraph::StepGraph(StepGraph&&) noexcept = default;
-StepGraph& StepGraph::operator=(StepGraph&&) noexcept = default;
-
-bool StepGraph::is_recorded() const { return recorded_ != nullptr; }
 
 }  // namespace tessera::train

@@ -22,14 +22,9 @@ namespace tessera::train {
 
 class StepGraph {
  public:
-  StepGraph();
-  ~StepGraph();
-  StepGraph(StepGraph&&) noexcept;
-  StepGraph& operator=(StepGraph&&) noexcept;
-
   enum class Links { ordinary, chained };
 
-  bool is_recorded() const;
+  bool is_recorded() const { return recorded_ != nullptr; }
   /// Records what `enqueue` launches, without running it. Links::chained requires that every kernel waits for its
   /// predecessor; one that does not would read unfinished data. Where chaining is impossible (a GPU before sm_90, work
   /// other than a line of kernels), links stay ordinary.
@@ -41,7 +36,7 @@ class StepGraph {
 
  private:
   struct Recorded;
-  std::unique_ptr<Recorded> recorded_;
+  std::shared_ptr<const Recorded> recorded_;
   std::string not_chained_because_;
 };
 

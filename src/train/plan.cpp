@@ -263,15 +263,19 @@ std::string describe_network(const Plan& plan) {
   return text + fmt::format("           by {}\n", parts);
 }
 
+std::string model_text(const model::Shape& s, const model::ParamTable& table) {
+  return fmt::format(
+      "model      {} parameters: vocabulary {}, context {}, d_model {}, layers {}, heads {} x {}, d_ff {}\n",
+      table.parameter_count(), s.V, s.T, s.C, s.L, s.H, s.D(), s.F);
+}
+
 std::string describe(const Plan& plan, const config::Settings& settings) {
   const model::Shape& s = plan.shape;
   const BatchPlan& b = plan.batch;
-  const std::int64_t P = plan.table.parameter_count();
-  std::string text = fmt::format(
-      "model      {} parameters: vocabulary {}, context {}, d_model {}, layers {}, heads {} x {}, d_ff {}\n"
-      "batch      {} x {} tokens = {} x {} x {}{}\n",
-      P, s.V, s.T, s.C, s.L, s.H, s.D(), s.F, counted(b.global_sequences, "sequence"), s.T, counted(b.ranks, "rank"),
-      counted(b.micro_steps, "micro-step"), counted(b.micro_sequences, "sequence"),
+  std::string text = model_text(s, plan.table);
+  text += fmt::format(
+      "batch      {} x {} tokens = {} x {} x {}{}\n", counted(b.global_sequences, "sequence"), s.T,
+      counted(b.ranks, "rank"), counted(b.micro_steps, "micro-step"), counted(b.micro_sequences, "sequence"),
       std::int64_t{b.ranks} * b.micro_steps * b.micro_sequences == b.global_sequences ? "" : " at most (uneven)");
   text += fmt::format("attention  {}{}, {}\n", describe(plan.options.attention),
                       products_text(plan.options.attention, plan.options.dtype, plan.options.math),

@@ -68,6 +68,9 @@ struct NetworkBytes {
 };
 NetworkBytes network_bytes(const Plan& plan);
 
+/// The line that describes the model.
+std::string model_text(const model::Shape& shape, const model::ParamTable& table);
+
 /// The model, the batch, the layout's table, bytes communicated and floating-point operations per step; for a training
 /// run also the operations of all steps, and the size of a checkpoint.
 std::string describe(const Plan& plan, const config::Settings& settings);

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
-
-#include "kernels/core/words.hpp"
 #include "train/optimizer_step.hpp"
 
 namespace tessera::train {
@@ -50,18 +48,8 @@ Rate given_or(double given, Rate otherwise) { return given > 0 ? Rate{given, Rat
 
 /// Of one adapter, each way.
 double gbit_per_s(config::Network network) {
-  using config::Network;
-  switch (network) {
-    case Network::ethernet_100: return 100;
-    case Network::ethernet_200:
-    case Network::hdr: return 200;
-    case Network::ethernet_400:
-    case Network::ndr: return 400;
-    case Network::ethernet_800:
-    case Network::xdr: return 800;
-    case Network::none: break;
-  }
-  return 0;
+  constexpr double rates[] = {0, 100, 200, 400, 800, 200, 400, 800};  // none; Ethernet; hdr, ndr, xdr
+  return rates[static_cast<int>(network)];
 }
 
 /// The most that a rank can send to other hosts: its share of an adapter.
@@ -72,12 +60,8 @@ Rate network_rate(const config::PlanSettings& keys, int ranks) {
 }
 
 const char* name_of(Rate::Source source) {
-  switch (source) {
-    case Rate::Source::measured: return "measured";
-    case Rate::Source::given: return "given";
-    case Rate::Source::nominal: break;
-  }
-  return "nominal";
+  constexpr const char* names[] = {"measured", "given", "nominal"};
+  return names[static_cast<int>(source)];
 }
 
 /// Bytes per element of a tensor; 0 of one that is not there.
@@ -99,14 +83,9 @@ double over(double work, const Rate& rate) { return work > 0 ? work / rate.value
 }  // namespace
 
 const kernels::Gpu* gpu_of(config::PlanDevice device) {
-  switch (device) {
-    case config::PlanDevice::a100: return kernels::find_gpu("A100");
-    case config::PlanDevice::h100: return kernels::find_gpu("H100");
-    case config::PlanDevice::h200: return kernels::find_gpu("H200");
-    case config::PlanDevice::here:
-    case config::PlanDevice::cpu: break;
-  }
-  return nullptr;
+  constexpr const char* names[] = {"", "", "A100", "H100", "H200"};  // here and cpu are none
+  const std::string_view name = names[static_cast<int>(device)];
+  return name.empty() ? nullptr : kernels::find_gpu(name);
 }
 
 StepWork step_work(const Plan& plan) {

@@ -19,8 +19,7 @@ struct StepWork {
   double forward_gemm_flop = 0, backward_gemm_flop = 0;            // recomputation belongs to backward
   double forward_attention_flop = 0, backward_attention_flop = 0;  // 2 C T and 5 C T per token and block
   double forward_bytes = 0, backward_bytes = 0;                    // read and written by the memory-bound kernels
-  double optimizer_bytes =
-      0;  // read and written by the optimizer and, unless transfers leave squares, the gradients' norm
+  double optimizer_bytes = 0;  // by the optimizer and, unless transfers leave squares, the gradients' norm
 };
 StepWork step_work(const Plan& plan);
 
@@ -63,11 +62,10 @@ struct StepTime {
 /// Needs every rate that missing_rates() checks, except host_link: parallel.offload's streams are not included.
 StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const Rates& rates, const Spread& spread);
 
-/// The time of a step with offloaded state; NaN where a rate is missing. The state streams over the host link under
-/// the next step's first forward pass; with updates_early(), half of it under the last backward pass. Copies of weights
-/// share the link, evenly spread over the later passes. As much as the device slots hold is copied under the first
-/// backward pass if the link is free there, except in a graph, whose forward pass waits for all copies, and with
-/// offloaded parameters, which are read from the host.
+/// The time of a step with offloaded state; NaN where a rate is missing. The state streams under the next step's first
+/// forward pass and, with updates_early(), half of it under the last backward pass; copies of weights spread evenly
+/// over the later passes. What the device slots hold is copied under the first backward pass if the link is free there,
+/// except in a graph, whose forward pass waits for all copies, and with offloaded parameters, read from the host.
 struct OffloadTime {
   double streams_s;  // the link alone: no step is shorter
   double step_s;

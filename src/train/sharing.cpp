@@ -30,16 +30,6 @@ std::vector<std::int64_t> Sharing::sizes_of(const std::vector<int>& places) cons
   return sizes;
 }
 
-std::string_view name_of(config::Shard shard) {
-  switch (shard) {
-    case config::Shard::optimizer: return "optimizer";
-    case config::Shard::gradients: return "gradients";
-    case config::Shard::parameters: return "parameters";
-    case config::Shard::none: break;
-  }
-  return "none";
-}
-
 int shards_of(const config::Parallel& parallel, int ranks) {
   if (parallel.shard == config::Shard::none) return 1;
   return parallel.shard_ranks == 0 ? ranks : static_cast<int>(parallel.shard_ranks);

@@ -11,7 +11,6 @@
 #include "model/hooks.hpp"
 #include "optim/optimizer.hpp"
 #include "parallel/strategies/ownership.hpp"
-#include "parallel/strategies/replicated.hpp"
 
 namespace tessera::train {
 
@@ -44,8 +43,11 @@ struct Sharing {
   }
 };
 
-/// As decks write it: "none", "optimizer", "gradients", "parameters".
-std::string_view name_of(config::Shard shard);
+/// As decks write it.
+constexpr std::string_view name_of(config::Shard shard) {
+  constexpr std::string_view names[] = {"none", "optimizer", "gradients", "parameters"};
+  return names[static_cast<int>(shard)];
+}
 
 /// Whether `ranks` form groups: several ranks divide the units among themselves, and several hold the same part.
 inline bool forms_groups(const config::Parallel& parallel, int ranks) {

@@ -1,14 +1,11 @@
 /// A training step on this rank's memory: forward and backward of every micro-step, the norm, the update. This
-/// interface hides the dtypes of weights, gradients and moments; its implementation is one class with plain members:
-/// model::Transformer, Update (update.hpp), State (state.hpp).
-///
+/// interface hides the dtypes of weights, gradients and moments.
 /// Async  enqueued on the instance given to make_step(); functions wait only where they say so.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "config/settings.hpp"

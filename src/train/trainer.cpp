@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
-
-#include "kernels/core/compat.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/ranges.hpp"
-#include "kernels/core/round_up.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "train/arrays.hpp"
 #include "train/exchange.hpp"

@@ -4,12 +4,8 @@
 ///
 /// Gradients are sums over tokens divided by the step's tokens over all ranks: unequal ranks and micro-steps count by
 /// their tokens. The strategy (strategies/strategy.hpp), driven by the model's hooks, decides what crosses the network,
-/// and when. Everything lives in one arena: after the first step, steps allocate nothing, and no launch waits for the
-/// host. With train.graph, steps three and four each capture and instantiate a graph, which allocates (one per slot of
-/// pipeline.hpp); profiled steps do not.
-///
-/// The launches of a step are in step.cpp, their sequence on the device in pipeline.hpp, the distribution over ranks in
-/// sharing.hpp.
+/// and when. Everything lives in one arena: after the first step, steps allocate nothing but graphs, and no launch
+/// waits for the host. step.cpp has the launches.
 #pragma once
 
 #include <array>
@@ -171,7 +167,7 @@ class Trainer final : public Steps {
   const kernels::SideStream<Exec> stream_;
   const Exec exec_ = stream_.instance();
   memory::Arena<Exec> arena_;
-  const optim::StateView<Exec> scalars_;  // on the device
+  const optim::StateView scalars_;  // on the device
   const kernels::Value<double, Exec> validation_loss_;
   const kernels::Vector<double, Exec> norms_;  // optim::PrepareUpdate::norms
   const std::unique_ptr<Step> step_;
