@@ -114,7 +114,9 @@ struct Writer {
 
 Writer writer_of(const fs::path& step_folder) {
   try {
-    const CheckpointState state = read_state(h5::File::open(step_folder / "index.h5"));
+    const fs::path index = step_folder / "index.h5";
+    if (checksum(index) != read_text(step_folder / "index.xxh3").substr(0, 16)) return {};
+    const CheckpointState state = read_state(h5::File::open(index));
     return {state.run_id, state.directory};
   } catch (const Failure&) {  // missing or damaged
     return {};

@@ -46,21 +46,43 @@ h5::File open_index(const fs::path& folder, std::string_view option) {
     if (!fs::is_regular_file(status)) throw damaged(file, "not a regular file", option);
   }
   const std::string expected = read_text(sum_path).substr(0, 16), found = checksum(path);
-  std::optional<h5::File> index;
-  std::int64_t version = kVersion;
-  try {
-    index = h5::File::open(path);
-    version = index->integer("format_version");
-  } catch (const Failure&) {
-    if (found == expected) throw;  // else the checksum explains more than HDF5 does
-  }
+  if (found != expected)  // before HDF5 sees it, which damage can crash
+    throw damaged(path, fmt::format("damaged: its checksum is {}, but index.xxh3 says {}", found, expected), option);
+  h5::File index = h5::File::open(path);
+  const std::int64_t version = index.integer("format_version");
   if (version != kVersion) {
     throw damaged(path, fmt::format("checkpoint format version {}, but this program reads {}", version, kVersion),
                   option);
   }
-  if (found != expected)
-    throw damaged(path, fmt::format("damaged: its checksum is {}, but index.xxh3 says {}", found, expected), option);
-  return std::move(*index);
+  return index;
+}
+
+/// The files of the ranks, as the index lists them, and what it says of the run.
+struct Listed {
+  CheckpointState state;
+  std::vector<std::string> names, checksums;
+  std::vector<std::int64_t> bytes;
+};
+
+Listed read_index(const h5::File& index, const fs::path& path, std::string_view option) {
+  Listed listed{read_state(index), index.dataset("files/name").strings(), index.dataset("files/xxh3").strings(),
+                index.dataset("files/bytes").values<std::int64_t>()};
+  const auto& [state, names, checksums, bytes] = listed;
+  if (names.size() != checksums.size() || names.size() != bytes.size()) {
+    throw damaged(path,
+                  fmt::format("damaged: it lists {} checksums of {} files and {} sizes", checksums.size(), names.size(),
+                              bytes.size()),
+                  option);
+  }
+  for (const std::string& name : names) {
+    if (name.starts_with("rank_") && name.find('/') == std::string::npos) continue;
+    throw damaged(path, fmt::format("damaged: it lists the file '{}', which is no rank's", name), option);
+  }
+  for (const std::int64_t count : {state.step, state.sample_index, state.good_steps, state.optimizer_steps,
+                                   state.bad_steps, state.ranks, state.corpus_tokens}) {
+    if (count < 0) throw damaged(path, fmt::format("damaged: it counts {} where nothing is below 0", count), option);
+  }
+  return listed;
 }
 
 void verify_rank_file(const fs::path& path, std::int64_t bytes, const std::string& expected, std::string_view option) {
@@ -127,13 +149,12 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
     folder = fs::absolute(step_folder).lexically_normal();
     if (!folder.has_filename()) folder = folder.parent_path();
     h5::File index = open_index(folder, option);
-    const auto names = index.dataset("files/name").strings(), checksums = index.dataset("files/xxh3").strings();
-    const auto bytes = index.dataset("files/bytes").values<std::int64_t>();
-    for (std::size_t file = static_cast<std::size_t>(peers.rank); file < names.size();
+    Listed listed = read_index(index, folder / "index.h5", option);
+    for (std::size_t file = static_cast<std::size_t>(peers.rank); file < listed.names.size();
          file += static_cast<std::size_t>(peers.ranks)) {
-      verify_rank_file(folder / names[file], bytes.at(file), checksums.at(file), option);
+      verify_rank_file(folder / listed.names[file], listed.bytes[file], listed.checksums[file], option);
     }
-    opened.emplace(CheckpointReader(folder, std::move(index), names, bytes));
+    opened.emplace(CheckpointReader(folder, std::move(index), std::move(listed.names), std::move(listed.bytes)));
     return read_text(folder / "index.xxh3").substr(0, 16);  // that of the index, which holds those of all files
   });
   const auto other = std::find_if(sums.begin(), sums.end(), [&](const std::string& sum) { return sum != sums[0]; });

@@ -74,10 +74,23 @@ Shape Dataset::shape() const {
   std::vector<hsize_t> extents(
       static_cast<std::size_t>(H5_CHECK(H5Sget_simple_extent_ndims(space.id()), where_, "reading the shape")));
   H5Sget_simple_extent_dims(space.id(), extents.data(), nullptr);
+  std::int64_t entries = 1;
+  for (const hsize_t extent : extents) {
+    if (!__builtin_mul_overflow(entries, extent, &entries)) continue;
+    throw Failure(Exit::files, "{}: its shape [{}] has too many entries. {}", where_, fmt::join(extents, ", "),
+                  kDamaged);
+  }
   return {extents.begin(), extents.end()};
 }
 
-std::int64_t Dataset::size() const { return product(shape()); }
+/// Throws  Failure(Exit::files) if the file, opened for reading, is too small for its entries, however well compressed:
+///         memory for what a header promises is allocated by this number.
+std::int64_t Dataset::size() const {
+  const Lock lock;
+  const std::int64_t entries = product(shape());
+  require_room(id(), entries, where_);
+  return entries;
+}
 
 namespace {
 
@@ -231,14 +244,16 @@ std::vector<std::string> Group::names() const {
 
 std::vector<std::string> Group::dataset_paths() const {
   const Lock lock;
-  std::vector<std::string> paths;
-  for (const std::string& name : names()) {
-    const Handle member(H5_CHECK(H5Oopen(id(), name.c_str(), H5P_DEFAULT), where_, "opening a member of the group"),
+  std::vector<std::string> links, paths;
+  const auto add = [](hid_t, const char* name, const H5L_info_t*, void* all) {
+    static_cast<std::vector<std::string>*>(all)->emplace_back(name);
+    return herr_t{0};
+  };
+  H5_CHECK(H5Lvisit(id(), H5_INDEX_NAME, H5_ITER_INC, add, &links), where_, "listing the group");
+  for (std::string& path : links) {
+    const Handle member(H5_CHECK(H5Oopen(id(), path.c_str(), H5P_DEFAULT), where_, "opening a member of the group"),
                         H5Oclose);
-    const H5I_type_t kind = H5Iget_type(member.id());
-    if (kind == H5I_DATASET) paths.push_back(name);
-    if (kind != H5I_GROUP) continue;
-    for (const std::string& below : group(name).dataset_paths()) paths.push_back(name + "/" + below);
+    if (H5Iget_type(member.id()) == H5I_DATASET) paths.push_back(std::move(path));
   }
   return paths;
 }

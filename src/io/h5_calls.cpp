@@ -96,10 +96,8 @@ void fail(const std::string& where, std::string_view doing) {
                   "{}: {} failed: {}. {}. If there is enough, the file asks for too much: inspect it with h5dump -H.",
                   where, doing, reason, kMoreMemory);
   }
-  throw Failure(Exit::files,
-                "{}: {} failed: {}. The file is damaged or not of the expected kind: inspect it with h5dump -H, or use "
-                "another copy.",
-                where, doing, reason.empty() ? "HDF5 gives no reason" : reason);
+  throw Failure(Exit::files, "{}: {} failed: {}. {}", where, doing, reason.empty() ? "HDF5 gives no reason" : reason,
+                kDamaged);
 }
 
 void start_library() {

@@ -17,6 +17,10 @@
 
 namespace tessera::io::h5::detail {
 
+/// Advice for a file whose contents cannot be right.
+inline constexpr const char* kDamaged =
+    "The file is damaged or not of the expected kind: inspect it with h5dump -H, or use another copy.";
+
 [[noreturn]] void fail(const std::string& where, std::string_view doing);
 
 template <class Result>
@@ -41,5 +45,9 @@ std::vector<std::string> read_strings(hid_t stored, std::size_t count, const std
                                       const std::function<herr_t(hid_t, void*)>& read);
 /// Transfer properties that refuse a number that does not fit its new type, instead of clipping it.
 Handle strict_transfer();
+
+/// Throws  Failure(Exit::files) if a file that is only read cannot hold so many entries of the dataset. Not for virtual
+///         datasets and others whose entries lie elsewhere.
+void require_room(hid_t dataset, std::int64_t entries, const std::string& where);
 
 }  // namespace tessera::io::h5::detail

@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include "errors.hpp"
@@ -60,11 +64,23 @@ std::string text_from(const Get& get, const std::string& where) {
   return text;
 }
 
-void require_sources(const Dataset& dataset, hid_t creation) {
+/// Virtual datasets, "FILE:/PATH", by whether all their sources are known to be there; those of which they are not yet
+/// are wholes of the one that is looked at.
+using Wholes = std::map<std::string, bool>;
+
+void require_contents(const Dataset& dataset, Wholes& wholes);
+
+void require_sources(const Dataset& dataset, hid_t creation, Wholes& wholes) {
   const std::string& where = dataset.where();
   const std::string again = "Bring the missing part back, or make the dataset again";
   const fs::path own =
       text_from([&](char* out, std::size_t room) { return H5Fget_name(dataset.id(), out, room); }, where);
+  const std::string own_path =
+      text_from([&](char* out, std::size_t room) { return H5Iget_name(dataset.id(), out, room); }, where);
+  std::error_code error;
+  const auto [self, is_new] = wholes.try_emplace(fs::canonical(own, error).string() + ":" + own_path, false);
+  if (self->second) return;
+  if (!is_new) refuse(where, "it is a part of itself", "Make the dataset again, of others");
   std::size_t sources = 0;
   H5_CHECK(H5Pget_virtual_count(creation, &sources), where, "reading the virtual dataset's sources");
   double covered = 0;  // entries; those of overlapping sources count twice
@@ -80,10 +96,11 @@ void require_sources(const Dataset& dataset, hid_t creation) {
     const std::optional<fs::path> file = name == "." ? own : source_file(own, name);
     if (!file) refuse(where, fmt::format("a part of it lies in {}, which is missing", name), again);
     const File opened = File::open(*file);
-    const std::string below = path.substr(path.find_first_not_of('/'));
+    const std::string below = path.substr(std::min(path.size(), path.find_first_not_of('/')));
     if (!opened.has(below)) refuse(where, fmt::format("a part of it is {}:/{}, which is missing", name, below), again);
-    opened.dataset(below).require_contents();
+    require_contents(opened.dataset(below), wholes);
   }
+  self->second = true;
   if (covered < static_cast<double>(dataset.size())) {
     refuse(where, fmt::format("its sources have {:.0f} of {} entries", covered, dataset.size()), again);
   }
@@ -94,7 +111,11 @@ void require_chunks(const Dataset& dataset, hid_t creation) {
   const std::string& where = dataset.where();
   const Shape extents = dataset.shape();
   std::vector<hsize_t> chunk(extents.size());
-  H5_CHECK(H5Pget_chunk(creation, static_cast<int>(chunk.size()), chunk.data()), where, "reading the chunks");
+  const int axes =
+      H5_CHECK(H5Pget_chunk(creation, static_cast<int>(chunk.size()), chunk.data()), where, "reading the chunks");
+  if (axes != std::ssize(chunk) || std::find(chunk.begin(), chunk.end(), 0) != chunk.end()) {
+    throw Failure(Exit::files, "{}: its chunks do not have its shape. {}", where, detail::kDamaged);
+  }
   hsize_t wanted = 1, written = 0;
   for (std::size_t i = 0; i < chunk.size(); ++i) {
     wanted *= (static_cast<hsize_t>(extents[i]) + chunk[i] - 1) / chunk[i];
@@ -108,21 +129,49 @@ void require_chunks(const Dataset& dataset, hid_t creation) {
 #endif
 }
 
+void require_contents(const Dataset& dataset, Wholes& wholes) {
+  const std::string& where = dataset.where();
+  if (dataset.size() == 0) return;
+  const Handle creation(H5_CHECK(H5Dget_create_plist(dataset.id()), where, "reading the dataset's layout"), H5Pclose);
+  require_filters(creation.id(), where);
+  const H5D_layout_t layout = H5_CHECK(H5Pget_layout(creation.id()), where, "reading the dataset's layout");
+  if (layout == H5D_VIRTUAL) return require_sources(dataset, creation.id(), wholes);
+  if (layout == H5D_CHUNKED) return require_chunks(dataset, creation.id());
+  H5D_space_status_t status = H5D_SPACE_STATUS_ALLOCATED;
+  H5_CHECK(H5Dget_space_status(dataset.id(), &status), where, "reading the dataset's layout");
+  if (status == H5D_SPACE_STATUS_NOT_ALLOCATED) {
+    refuse(where, "it has never been written", "Write the dataset: what made it may have been stopped");
+  }
+}
+
 }  // namespace
 
 void Dataset::require_contents() const {
   const Lock lock;
-  if (size() == 0) return;
-  const Handle creation(H5_CHECK(H5Dget_create_plist(id()), where_, "reading the dataset's layout"), H5Pclose);
-  require_filters(creation.id(), where_);
-  const H5D_layout_t layout = H5_CHECK(H5Pget_layout(creation.id()), where_, "reading the dataset's layout");
-  if (layout == H5D_VIRTUAL) return require_sources(*this, creation.id());
-  if (layout == H5D_CHUNKED) return require_chunks(*this, creation.id());
-  H5D_space_status_t status = H5D_SPACE_STATUS_ALLOCATED;
-  H5_CHECK(H5Dget_space_status(id(), &status), where_, "reading the dataset's layout");
-  if (status == H5D_SPACE_STATUS_NOT_ALLOCATED) {
-    refuse(where_, "it has never been written", "Write the dataset: what made it may have been stopped");
-  }
+  Wholes wholes;
+  h5::require_contents(*this, wholes);
 }
 
 }  // namespace tessera::io::h5
+
+namespace tessera::io::h5::detail {
+
+void require_room(hid_t dataset, std::int64_t entries, const std::string& where) {
+  constexpr double kRatio = 1100, kSmall = 1 << 26;  // gzip's best is 1 to 1032; below 64 MiB nothing is lost
+  const Handle stored(H5_CHECK(H5Dget_type(dataset), where, "reading the type"), H5Tclose);
+  const double bytes = static_cast<double>(entries) * static_cast<double>(H5Tget_size(stored.id()));
+  if (bytes <= kSmall) return;
+  const Handle creation(H5_CHECK(H5Dget_create_plist(dataset), where, "reading the dataset's layout"), H5Pclose);
+  const H5D_layout_t layout = H5_CHECK(H5Pget_layout(creation.id()), where, "reading the dataset's layout");
+  if (layout == H5D_VIRTUAL || H5Pget_external_count(creation.id()) > 0) return;
+  const Handle file(H5_CHECK(H5Iget_file_id(dataset), where, "finding the file"), H5Fclose);
+  unsigned intent = 0;
+  hsize_t room = 0;
+  H5_CHECK(H5Fget_intent(file.id(), &intent), where, "finding the file");
+  H5_CHECK(H5Fget_filesize(file.id(), &room), where, "finding the file's size");
+  if ((intent & H5F_ACC_RDWR) != 0 || bytes <= kSmall + kRatio * static_cast<double>(room)) return;
+  throw Failure(Exit::files, "{}: it has {} entries, more than a file of {} bytes can hold. {}", where, entries, room,
+                kDamaged);
+}
+
+}  // namespace tessera::io::h5::detail

@@ -14,6 +14,9 @@ namespace tessera::lab {
 inline constexpr config::JobKind kBenchStep{100}, kBenchAttention{101}, kBenchKernels{102}, kBenchComm{103},
     kBenchStrategies{104}, kBenchDecode{105}, kBenchGenerate{106}, kBenchAccumulation{107}, kExperiment{108};
 
+/// What the laboratory adds to decks (lab_extension.cpp).
+config::Extension lab_extension();
+
 /// [bench] and [experiment] (lab_keys.cpp). `jobs` are the laboratory's.
 std::vector<config::Key> all_lab_keys(const std::vector<config::JobTraits>& jobs);
 

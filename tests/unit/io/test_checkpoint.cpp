@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "io/checkpoint.hpp"
+#include "io/checkpoint_detail.hpp"
+#include "io/files.hpp"
 #include "io/h5.hpp"
 #include "tests/unit/io/peers.hpp"
 #include "tests/unit/io/scratch.hpp"
@@ -375,7 +377,39 @@ TEST_F(DamagedCheckpoint, wrong_version) {
     file.set_attribute("format_version", std::int64_t{2});
     file.close();
   }
+  io::write_text(folder_ / "index.xxh3", io::detail::checksum(folder_ / "index.h5"));
   EXPECT_THAT(refusal(), names_and_offers("index.h5", "format version 2, but this program reads 1"));
+}
+
+// What is wrong in an index whose checksum is right, as another program might write it.
+TEST_F(DamagedCheckpoint, lists_of_files_that_do_not_agree) {
+  const auto with_files = [&](const std::vector<std::string>& names, const std::vector<std::int64_t>& bytes) {
+    {
+      auto file = io::h5::File::create(folder_ / "index.h5");
+      io::detail::write_state(file, state_at(20));
+      file.write("files/name", names, {});
+      file.write("files/bytes", bytes, {});
+      file.write("files/xxh3", names, {});
+      file.close();
+    }
+    io::write_text(folder_ / "index.xxh3", io::detail::checksum(folder_ / "index.h5"));
+    return refusal();
+  };
+  EXPECT_THAT(with_files({"rank_00000.h5", "rank_00001.h5"}, {1}),
+              names_and_offers("index.h5", "of 2 files and 1 sizes"));
+  for (const std::string outside : {"../step_00000010/rank_00000.h5", "/rank_00000.h5", ""}) {
+    EXPECT_THAT(with_files({outside}, {1}), names_and_offers("index.h5", "the file '" + outside + "'"));
+  }
+}
+
+TEST_F(DamagedCheckpoint, counts_below_zero) {
+  for (std::int64_t CheckpointState::*count : {&CheckpointState::sample_index, &CheckpointState::optimizer_steps,
+                                               &CheckpointState::good_steps, &CheckpointState::bad_steps}) {
+    CheckpointState state = state_at(20);
+    state.*count = -3;
+    write_checkpoint(run_.path(), state, Weights(20).of(0, 1), kAlone, 5);
+    EXPECT_THAT(refusal(), names_and_offers("index.h5", "-3"));
+  }
 }
 
 TEST_F(DamagedCheckpoint, no_such_folder) {
