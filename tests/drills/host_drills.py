@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h5py
@@ -279,7 +280,8 @@ def put(path, content):
 
 
 def checkpoints(place, count):
-    """Exit 6 with the file's name, and the checkpoint before is as it was; or the damage touches no number, and the bits are right."""
+    """Exit 6 with the file's name, and the checkpoint before is as it was; or the damage touches no number, and the bits are right.
+    --verify-checkpoint says the same of the damaged one, and verifies the one before."""
     steps, files = 2 * EVERY, ("rank_00000.h5", "rank_00001.h5", "index.h5", "index.xxh3")
     keys = (*SMALL, f"checkpoint.every={EVERY}")
     origin, whole = place.folder / "origin", place.folder / "whole"
@@ -296,8 +298,13 @@ def checkpoints(place, count):
         untouched = snapshot(directory)
 
         def go_on():
+            verified = verification(newest)
+            if verification(before) != FINISHED:
+                raise Failed(f"{before.name} does not verify")
             result = place.refused(f"job.directory={directory}", *keys, f"train.steps={steps + EVERY}", "--resume", "auto", ranks=2,
                                    code=(FILES, FINISHED), says=[newest.name])
+            if result.code != verified:
+                raise Failed(f"--verify-checkpoint ended with {verified}: {result}")
             if result.code == FINISHED:
                 if differing := differences(tensors(directory, steps + EVERY), tensors(whole, steps + EVERY)):
                     raise Failed(f"went on with other bits: {differing}")
@@ -306,6 +313,14 @@ def checkpoints(place, count):
             return result.code
         yield attempt("checkpoint", f"{name.split('_')[0]}: {what}", go_on)
         shutil.rmtree(directory)
+
+
+def verification(checkpoint):
+    """The code of --verify-checkpoint, whose sentence must fit."""
+    result = subprocess.run([PROGRAM, "--verify-checkpoint", checkpoint], capture_output=True, text=True)
+    if result.returncode == FINISHED and "verified: step" not in result.stdout or result.returncode and not result.stderr.startswith("tessera: "):
+        raise Failed(f"--verify-checkpoint: exit {result.returncode}: {result.stdout}{result.stderr}")
+    return result.returncode
 
 
 def differences(made, expected):
@@ -359,7 +374,8 @@ DISK = r"""
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
-/* From the FAIL_FROM-th call on, whatever would change the folder FAIL_UNDER fails with FAIL_WITH; the number of calls goes to FAIL_COUNT. */
+/* From the FAIL_FROM-th call on, or with FAIL_ONCE in that one alone, whatever would change the folder FAIL_UNDER fails with FAIL_WITH; the
+   number of calls goes to FAIL_COUNT. */
 static atomic_int calls;
 #define REAL(name, type, ...) ((type (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name))
 static int is_under(const char* path) {
@@ -377,7 +393,8 @@ static int is_file_under(int file) {
 static int fails(int is_ours) {
   if (!is_ours) return 0;
   const int from = atoi(getenv("FAIL_FROM"));
-  if (from == 0 || ++calls < from) return from == 0 ? (++calls, 0) : 0;
+  const int call = ++calls;
+  if (from == 0 || call < from || (getenv("FAIL_ONCE") && call > from)) return 0;
   errno = atoi(getenv("FAIL_WITH"));
   return 1;
 }
@@ -425,52 +442,81 @@ def between(library, **variables):
     return {"wrapper": ("env", f"LD_PRELOAD={library}", *(f"{name}={value}" for name, value in variables.items())), "env": {"ASAN_OPTIONS": options}}
 
 
-def disks(place, count):
-    """A run that goes on from a checkpoint, or starts, and whose disk fails from its n-th write on; every n in turn if `count` is large enough,
-    spread evenly if not. Exit 6, or 0 if only what is not needed was lost; with a sound disk it then goes on to the same bits."""
-    library = shim(place, "disk", DISK)
-    origin, whole = place.folder / "origin", place.folder / "whole"
-    keys = (*SMALL, *WRITING, "trace.flush_s=0")
-    place.run(f"job.directory={origin}", *keys, f"train.steps={EVERY}")
-    place.run(f"job.directory={whole}", *keys, f"train.steps={3 * EVERY}", "checkpoint.keep=9")
+class Disk:
+    """Runs that start, or go on from their first checkpoint, on a disk that fails; beside one that nothing happened to."""
 
-    def run(directory, at, number, resumes):
-        return place.start(f"job.directory={directory}", *keys, f"train.steps={3 * EVERY}", *(("--resume", "auto") if resumes else ()),
-                           **between(library, FAIL_FROM=at, FAIL_WITH=number, FAIL_UNDER=directory.name, FAIL_COUNT=place.folder / "count")).wait(LIMIT_S)
+    def __init__(self, place, steps, every):
+        self.place, self.steps, self.every, self.library = place, steps, every, shim(place, "disk", DISK)
+        self.origin, self.whole = place.folder / "origin", place.folder / "whole"
+        self.keys = (*SMALL, *WRITING, f"checkpoint.every={every}", "optimizer.warmup_steps=1", "trace.flush_s=0")
+        place.run(f"job.directory={self.origin}", *self.keys, f"train.steps={every}")
+        place.run(f"job.directory={self.whole}", *self.keys, f"train.steps={steps}", "checkpoint.keep=9")
 
-    moments = []
-    for resumes in (True, False):
-        directory = place.folder / f"counted_{resumes}"
+    def run(self, directory, resumes, at, **fails):
+        """The result, and the number of writes."""
         if resumes:
-            shutil.copytree(origin, directory)
-        if (result := run(directory, 0, 0, resumes)).code != FINISHED:
-            raise Failed(str(result))
-        require_same(directory, whole)
-        calls = int((place.folder / "count").read_text())
-        if calls < 30:
-            raise Failed(f"the shim saw {calls} writes only")
-        moments += [(resumes, at) for at in range(1, calls + 1)]
-    chosen = [moments[len(moments) * i // count] for i in range(count)] if count < len(moments) else moments
-    for number, (resumes, at) in enumerate(chosen):
-        what, how = list(KINDS_OF_DISK.items())[number % len(KINDS_OF_DISK)]
-        directory = place.folder / f"run_{number}"
-        if resumes:
-            shutil.copytree(origin, directory)
+            shutil.copytree(self.origin, directory)
+        count = self.place.folder / f"{directory.name}.count"
+        result = self.place.start(f"job.directory={directory}", *self.keys, f"train.steps={self.steps}", *(("--resume", "auto") if resumes else ()),
+                                  **between(self.library, FAIL_FROM=at, FAIL_UNDER=directory.name, FAIL_COUNT=count, **fails)).wait(LIMIT_S)
+        return result, int(count.read_text()) if count.exists() else 0
 
-        def fail():
-            result = run(directory, at, how, resumes)
+    def moments(self, count):
+        """(whether the run goes on, number of its write) for all writes or, if they are more than `count`, that many, spread evenly."""
+        found = []
+        for resumes in (False, True):
+            directory = self.place.folder / f"counted_{resumes}"
+            result, calls = self.run(directory, resumes, 0, FAIL_WITH=0)
+            if result.code != FINISHED:
+                raise Failed(str(result))
+            require_same(directory, self.whole)
+            if calls < 30:
+                raise Failed(f"the shim saw {calls} writes only")
+            found += [(resumes, at) for at in range(1, calls + 1)]
+        return [found[len(found) * i // count] for i in range(count)] if count < len(found) else found
+
+    def fail(self, number, resumes, at, **fails):
+        """Exit 6, or 0 if only what is not needed was lost; with a sound disk the run then goes on to the same bits."""
+        directory = self.place.folder / f"run_{number}"
+        try:
+            result, calls = self.run(directory, resumes, at, **fails)
+            if calls < at:
+                raise Failed(f"there was no write {at}: {result}")
             if result.code not in (FINISHED, FILES):
                 raise Failed(f"write {at} failed: {result}")
             if result.code == FILES and (not result.err.startswith("tessera: ") or result.err.count("tessera: ") > 2):
                 raise Failed(f"write {at} failed: {result}")
-            if resumes and latest_step(directory) < EVERY:
+            if resumes and latest_step(directory) < self.every:
                 raise Failed(f"write {at} failed, and the checkpoint before is gone: {result}")
             if result.code == FILES:
-                place.run(f"job.directory={directory}", *keys, f"train.steps={3 * EVERY}", *resume_words(directory))
-            require_same(directory, whole, 3 * EVERY)  # whose folder may be whole though `latest` could not be moved
+                self.place.run(f"job.directory={directory}", *self.keys, f"train.steps={self.steps}", *resume_words(directory))
+            require_same(directory, self.whole, self.steps)  # whose folder may be whole though `latest` could not be moved
             return result.code
-        yield attempt("disk", what, fail)
-        shutil.rmtree(directory, ignore_errors=True)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def disks(place, count):
+    """The disk fails from a write on, in each of the KINDS_OF_DISK in turn."""
+    disk = Disk(place, 3 * EVERY, EVERY)
+    for number, (resumes, at) in enumerate(disk.moments(count)):
+        what, how = list(KINDS_OF_DISK.items())[number % len(KINDS_OF_DISK)]
+        yield attempt("disk", what, lambda: disk.fail(number, resumes, at, FAIL_WITH=how))
+
+
+def writes(place, count):
+    """Of a run of two steps and two checkpoints, the disk is full at one write alone, so that no later failure makes up for one that was
+    overlooked. Many at a time: they wait for the disk."""
+    disk = Disk(place, 2, 1)
+
+    def fail(number, moment):
+        resumes, at = moment
+        return attempt("write", f"write {at} of a run that {'goes on' if resumes else 'starts'}",
+                       lambda: disk.fail(number, resumes, at, FAIL_WITH=errno.ENOSPC, FAIL_ONCE=1))
+
+    moments = disk.moments(count)
+    with ThreadPoolExecutor(8 * (os.cpu_count() or 1)) as pool:
+        yield from pool.map(fail, range(len(moments)), moments)
 
 
 # --- what else happens to a run
@@ -615,9 +661,9 @@ def text_of(path):
         return ""
 
 
-KINDS = {"kill": kills, "deck": decks, "checkpoint": checkpoints, "data": data_files, "disk": disks, "deleted": deleted, "twins": twins, "clock": clocks,
+KINDS = {"kill": kills, "deck": decks, "checkpoint": checkpoints, "data": data_files, "disk": disks, "write": writes, "deleted": deleted, "twins": twins, "clock": clocks,
          "soak": soak}
-COUNTS = {"kill": 100, "deck": 200, "checkpoint": 100, "data": 100, "disk": 80, "deleted": 6, "twins": 3, "clock": 6}
+COUNTS = {"kill": 100, "deck": 200, "checkpoint": 100, "data": 100, "disk": 80, "write": 10**6, "deleted": 6, "twins": 3, "clock": 6}
 
 
 def drill(kind, count, seed, folder):

@@ -36,6 +36,9 @@ class Drills(RunTest):
     def test_damaged_data_files(self):
         self.sample("data", 8)
 
+    def test_single_writes_to_a_full_disk(self):
+        self.sample("write", 4)
+
     def test_a_kill_in_two_strategies(self):
         self.sample("kill", 2)
 
