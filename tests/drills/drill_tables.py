@@ -16,7 +16,7 @@ WAYS = {"rank": "SIGKILL to a rank", "slurmstepd": "SIGKILL to a slurmstepd", "s
 
 
 HOST_KINDS = {"kill": "SIGKILL: ", "deck": "wrong decks", "checkpoint": "damaged checkpoints", "data": "damaged data files", "disk": "",
-              "write": "a full disk at one write, each in turn", "deleted": "the directory is deleted", "twins": "a second job in the directory", "clock": "a clock that jumps"}
+              "write": "a full disk at one write alone", "deleted": "the directory is deleted", "twins": "a second job in the directory", "clock": "a clock that jumps"}
 
 
 def store(name=NAME, /, **sections):

@@ -317,7 +317,7 @@ def checkpoints(place, count):
 
 def verification(checkpoint):
     """The code of --verify-checkpoint, whose sentence must fit."""
-    result = subprocess.run([PROGRAM, "--verify-checkpoint", checkpoint], capture_output=True, text=True)
+    result = subprocess.run([PROGRAM, "--verify-checkpoint", checkpoint], capture_output=True, text=True, errors="replace")
     if result.returncode == FINISHED and "verified: step" not in result.stdout or result.returncode and not result.stderr.startswith("tessera: "):
         raise Failed(f"--verify-checkpoint: exit {result.returncode}: {result.stdout}{result.stderr}")
     return result.returncode
