@@ -4,9 +4,10 @@
 
 #include <cstdlib>
 #include <map>
-#include <regex>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
 
 #include "jobs/failure.hpp"
 #include "kernels/core/cpu_level.hpp"
@@ -20,6 +21,30 @@ std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
+}
+
+/// What the environment chooses of an OpenBLAS and of our kernels, and the text around it.
+struct Library {
+  std::string_view before, core, after, level;
+};
+
+/// "... (OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH NO_AFFINITY SkylakeX SINGLE_THREADED); kernels v4": core SkylakeX,
+/// level v4. An older text has no level.
+std::optional<Library> parsed(std::string_view text) {
+  constexpr std::string_view kLevel = "; kernels ", kCore = " DYNAMIC_ARCH NO_AFFINITY ";
+  Library library{};
+  if (const std::size_t at = text.rfind(kLevel); at != text.npos) {
+    library.level = text.substr(at + kLevel.size());
+    text = text.substr(0, at);
+  }
+  const std::size_t name = text.find("(OpenBLAS "), mark = text.rfind(kCore);
+  if (name == text.npos || mark == text.npos || mark < name) return std::nullopt;
+  const std::size_t core = mark + kCore.size(), end = text.find_first_of(" )", core);
+  if (end == text.npos) return std::nullopt;
+  library.before = text.substr(0, core);
+  library.core = text.substr(core, end - core);
+  library.after = text.substr(end);
+  return library;
 }
 
 }  // namespace
@@ -52,15 +77,13 @@ void agree_on_cpu_level(parallel::World& world) {
 }
 
 std::string environment_for(const std::string& library_before, const std::string& library_now) {
-  // "... (OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH NO_AFFINITY SkylakeX SINGLE_THREADED)": the fifth word there
-  static const std::regex config(
-      R"((.*\(OpenBLAS \S+ .*\bDYNAMIC_ARCH NO_AFFINITY )(\w+)( .*\)[^;]*)(?:; kernels (\w+))?)");
-  std::smatch before, now;
-  if (!std::regex_match(library_before, before, config) || !std::regex_match(library_now, now, config)) return "";
-  if (before[1] != now[1] || before[3] != now[3]) return "";
+  const auto before = parsed(library_before), now = parsed(library_now);
+  if (!before || !now || before->before != now->before || before->after != now->after) return "";
   std::vector<std::string> settings;
-  if (before[2] != now[2]) settings.push_back("OPENBLAS_CORETYPE=" + before[2].str());
-  if (before[4] != now[4]) settings.push_back("TESSERA_CPU_LEVEL=" + (before[4].matched ? before[4].str() : "v3"));
+  if (before->core != now->core) settings.push_back(fmt::format("OPENBLAS_CORETYPE={}", before->core));
+  if (before->level != now->level) {
+    settings.push_back(fmt::format("TESSERA_CPU_LEVEL={}", before->level.empty() ? "v3" : before->level));
+  }
   return fmt::format("{}", fmt::join(settings, " "));
 }
 

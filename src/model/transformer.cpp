@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,24 @@
 namespace tessera::model {
 
 using namespace kernels;
+
+namespace {
+
+/// to[b,h,t,:] = from[b,h,t,:]. Kokkos' copy of strided tensors takes long to compile for a host.
+template <class Scalar>
+void copy_heads(const Exec& exec, const HeadTensor<Scalar, Exec>& from, const HeadTensor<Scalar, Exec>& to) {
+  if constexpr (kIsHost<Exec>) {
+    const int B = to.extent_int(0), H = to.extent_int(1), T = to.extent_int(2), D = to.extent_int(3);
+    Kokkos::parallel_for("tessera::model::copy_heads", Kokkos::RangePolicy<Exec>(exec, 0, B * H * T), [=](int row) {
+      const int b = row / T / H, h = row / T % H, t = row % T;
+      std::memcpy(&to(b, h, t, 0), &from(b, h, t, 0), D * sizeof(Scalar));
+    });
+  } else {
+    Kokkos::deep_copy(exec, to, from);
+  }
+}
+
+}  // namespace
 
 template <class Scalar, class Grad>
 Transformer<Scalar, Grad>::Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
@@ -118,7 +137,7 @@ void Transformer<Scalar, Grad>::block_forward(const Exec& exec, int block, const
   if (cache) {
     const auto store = [&](const HeadTensor<Scalar, Exec>& to, int part) {
       const auto first = Kokkos::subview(to, Kokkos::ALL, Kokkos::ALL, Kokkos::pair<int, int>(0, T_), Kokkos::ALL);
-      Kokkos::deep_copy(exec, first, heads_of_qkv<Exec>(qkv.data(), part, B_, H, T_, D));
+      copy_heads<Scalar>(exec, heads_of_qkv<Exec>(qkv.data(), part, B_, H, T_, D), first);
     };
     store(cache->keys[block], 1);
     store(cache->values[block], 2);
