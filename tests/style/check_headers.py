@@ -23,7 +23,8 @@ WITH_FILE = ("-o", "-MF", "-MT", "-MQ")  # the output, the dependency file and i
 
 
 def parts_of(entry):
-    """(compiler, flags) of an entry of compile_commands.json: every flag but those that name inputs and outputs."""
+    """(compiler, flags) of an entry of compile_commands.json: every flag but those that name inputs and outputs, or
+    headers that CMake has precompiled, which would lend a header their includes."""
     words = entry.get("arguments") or shlex.split(entry["command"])
     first = next(i for i, word in enumerate(words) if word.startswith("-"))
     inputs = {entry["file"], Path(entry["directory"], entry["file"]).as_posix()}
@@ -31,7 +32,12 @@ def parts_of(entry):
     for word in rest:
         if word in WITH_FILE:
             next(rest)
-        elif not (word in ("-c", *inputs) or re.fullmatch("-M([DGMP]*|[FTQ].+)", word)):
+        elif word == "-Xclang":  # clang's way to name precompiled headers
+            next(rest)
+        elif word == "-include":
+            file = next(rest)
+            flags += [] if file.endswith("/cmake_pch.hxx") else [word, file]
+        elif not (word in ("-c", "-Winvalid-pch", *inputs) or re.fullmatch("-M([DGMP]*|[FTQ].+)", word)):
             flags.append(word)
     return words[first - 1], flags  # a launcher such as ccache stands before the compiler
 
@@ -133,8 +139,9 @@ def faults_of_flags(folder):
     """Compile commands, as CMake and other generators write them, keep every flag that names no input or output."""
     flags = ["-DNAME=\"a b\"", "-I", "/include", "-isystem", "/lib/include", "-include", "config.h", "-O3", "-fopenmp", "-pthread",
              "-std=c++20", "--param", "max-inline=9", "-fsanitize=address,undefined", "-Werror", "-mavx2"]
+    precompiled = ["-Winvalid-pch", "-include", "/build/cmake_pch.hxx", "-Xclang", "-include-pch", "-Xclang", "/build/x.pch"]
     files = ["-MD", "-MMD", "-MP", "-MT", "x.o", "-MFx.d", "-MF", "x.d", "-o", "x.o", "-c", "/room/x.cpp"]
-    words = ["/usr/bin/c++", *flags[:7], *files[:8], *flags[7:], *files[8:]]
+    words = ["/usr/bin/c++", *flags[:7], *precompiled, *files[:8], *flags[7:], *files[8:]]
     entries = [{"directory": "/build", "file": "/room/x.cpp", "command": shlex.join(words)},
                {"directory": "/build", "file": "/room/words/x.cpp", "arguments": [*words[:-1], "/room/words/x.cpp"]},
                {"directory": "/room", "file": "x.cpp", "command": shlex.join(words)},
