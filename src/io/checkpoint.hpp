@@ -115,7 +115,7 @@ class CheckpointReader {
 
  private:
   friend CheckpointReader open_checkpoint(const std::filesystem::path&, const Peers&, std::string_view);
-  CheckpointReader(std::filesystem::path folder, h5::File index, std::vector<std::string> files,
+  CheckpointReader(std::filesystem::path folder, h5::File index, CheckpointState state, std::vector<std::string> files,
                    std::vector<std::int64_t> bytes);
 
   std::filesystem::path folder_;

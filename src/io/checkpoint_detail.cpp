@@ -125,6 +125,8 @@ std::string checksum(const fs::path& path, const std::function<void()>& progress
   return fmt::format("{:016x}", XXH3_64bits_digest(state.get()));
 }
 
+std::string listed_checksum(const fs::path& step_folder) { return read_text(step_folder / "index.xxh3").substr(0, 16); }
+
 namespace {
 
 /// Calls visit(name, member, is_optional) for each attribute: optional ones are left out if empty.

@@ -58,6 +58,9 @@ inline constexpr std::int64_t kProgressBytes = std::int64_t{256} << 20;
 std::string checksum(
     const std::filesystem::path& path, const std::function<void()>& progress = [] {});
 
+/// The checksum of index.h5 that index.xxh3 holds.
+std::string listed_checksum(const std::filesystem::path& step_folder);
+
 /// The state as attributes of an index's root. Optional attributes are omitted if empty.
 void write_state(h5::Object& root, const CheckpointState& state);
 CheckpointState read_state(const h5::Object& root);

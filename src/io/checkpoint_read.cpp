@@ -45,7 +45,7 @@ h5::File open_index(const fs::path& folder, std::string_view option) {
     if (status.type() == fs::file_type::none) throw damaged(file, "cannot be read: " + error.message(), option);
     if (!fs::is_regular_file(status)) throw damaged(file, "not a regular file", option);
   }
-  const std::string expected = read_text(sum_path).substr(0, 16), found = checksum(path);
+  const std::string expected = listed_checksum(folder), found = checksum(path);
   if (found != expected)  // before HDF5 sees it, which damage can crash
     throw damaged(path, fmt::format("damaged: its checksum is {}, but index.xxh3 says {}", found, expected), option);
   h5::File index = h5::File::open(path);
@@ -99,11 +99,11 @@ void verify_rank_file(const fs::path& path, std::int64_t bytes, const std::strin
 
 }  // namespace
 
-CheckpointReader::CheckpointReader(fs::path folder, h5::File index, std::vector<std::string> files,
-                                   std::vector<std::int64_t> bytes)
+CheckpointReader::CheckpointReader(fs::path folder, h5::File index, CheckpointState state,
+                                   std::vector<std::string> files, std::vector<std::int64_t> bytes)
     : folder_(std::move(folder)),
       index_(std::move(index)),
-      state_(read_state(index_)),
+      state_(std::move(state)),
       files_(std::move(files)),
       bytes_(std::move(bytes)) {}
 
@@ -154,8 +154,9 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
          file += static_cast<std::size_t>(peers.ranks)) {
       verify_rank_file(folder / listed.names[file], listed.bytes[file], listed.checksums[file], option);
     }
-    opened.emplace(CheckpointReader(folder, std::move(index), std::move(listed.names), std::move(listed.bytes)));
-    return read_text(folder / "index.xxh3").substr(0, 16);  // that of the index, which holds those of all files
+    opened.emplace(CheckpointReader(folder, std::move(index), std::move(listed.state), std::move(listed.names),
+                                    std::move(listed.bytes)));
+    return listed_checksum(folder);  // that of the index, which holds those of all files
   });
   const auto other = std::find_if(sums.begin(), sums.end(), [&](const std::string& sum) { return sum != sums[0]; });
   peers.all_gather([&] {
