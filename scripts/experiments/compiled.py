@@ -8,7 +8,7 @@ from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from experiments.parts import legend_beside, log_axis
 from experiments.table import number, spread
 
-T, D, KERNEL, SIZE, FORMAT = "bench.length", "bench.head_width", "implementation", "model.size", "precision.compute"
+T, D, KERNEL, SIZE, FORMAT, PHASE = "bench.length", "bench.head_width", "implementation", "model.size", "precision.compute", "bench.phase"
 VARIANTS = {"plain": SKY, "fused": BLUE, "graph": ORANGE}
 PARTS = ("forward", "forward_backward", "step")
 PEERS = {dtype: beside.ATTENTION[dtype] for dtype in ("fp32", "tf32")}
@@ -29,9 +29,18 @@ def attention(results):
 
 def model(results):
     """The rows of steps, each with the plain step of the same model and number format, or None: it needs a CUDA build."""
-    rows = results.where(job__kind="bench.step")
+    rows = [row for row in results.where(job__kind="bench.step") if row.get(PHASE) != "forward"]
     plain = {(row[SIZE], row[FORMAT]): row for row in rows if variant_of(row) == "plain"}
     return [(row, plain.get((row[SIZE], row[FORMAT]))) for row in rows]
+
+
+def timed(results, row, part):
+    """(mean, deviation) in ms of a part of the step; a graph's forward pass is the row of forward passes replayed alone."""
+    if part == "forward" and variant_of(row) == "graph":
+        alone = [other for other in results.where(job__kind="bench.step") if other.get(PHASE) == "forward" and
+                 (other[SIZE], other[FORMAT]) == (row[SIZE], row[FORMAT])]
+        row = alone[0] if alone else row
+    return row[f"{part}_mean_ms"], row[f"{part}_std_ms"]
 
 
 def tables(results):
@@ -44,7 +53,7 @@ def tables(results):
     yield (["D", "T", "forward: standard, ms", "flash2, ms", "speed-up", "and backward: standard, ms", "flash2, ms", "speed-up", *theirs, "standard"],
            [[pair[0][D], pair[0][T], *both("forward", pair), *both("both", pair), *peers(pair[1]), pair[0].outcome] for pair in attention(results)])
     yield (["size", "compute", "step", "forward, ms", "forward + backward, ms", "step, ms", "speed-up of the step", "outcome"],
-           [[row[SIZE], row[FORMAT], variant_of(row), *(spread(row[f"{part}_mean_ms"], row[f"{part}_std_ms"]) for part in PARTS),
+           [[row[SIZE], row[FORMAT], variant_of(row), *(spread(*timed(results, row, part)) for part in PARTS),
              plain["step_mean_ms"] / row["step_mean_ms"] if plain else np.nan, row.outcome] for row, plain in model(results)])
     yield from beside.step_tables(results)
 
@@ -62,15 +71,15 @@ def draw_attention(axes, results, name):
     log_axis(axes.yaxis)
 
 
-def draw_models(axes, rows):
+def draw_models(axes, results, rows):
     """Bars of the steps of one number format, of the plain step's time: every size, its parts, and of each the variants."""
     sizes, variants = list(dict.fromkeys(row[SIZE] for row in rows)), [name for name in VARIANTS if any(variant_of(row) == name for row in rows)]
     places = np.arange(len(sizes) * len(PARTS))
     found = {(row[SIZE], variant_of(row)): row for row in rows}
     base = {size: found.get((size, "plain"), found.get((size, variants[0]))) for size in sizes}
     for index, variant in enumerate(variants):
-        quotients = np.array([[found[size, variant][f"{part}_{what}_ms"] / base[size][f"{part}_mean_ms"] if (size, variant) in found else np.nan
-                               for size in sizes for part in PARTS] for what in ("mean", "std")])
+        quotients = np.array([np.divide(timed(results, found[size, variant], part), base[size][f"{part}_mean_ms"]) if (size, variant) in found
+                              else (np.nan, np.nan) for size in sizes for part in PARTS]).T
         offset = 0.27 * (index - (len(variants) - 1) / 2)
         axes.barh(places + offset, np.nan_to_num(quotients[0]), height=0.25, color=VARIANTS[variant], label=variant, xerr=np.nan_to_num(quotients[1]),
                   ecolor="#404040", capsize=1.5)
@@ -95,7 +104,7 @@ def draw(results):
         axes.set_title(title)
     legend_beside(panels[0][1])
     for axes, compute in zip(panels[1], formats):
-        draw_models(axes, [row for row in rows if row[FORMAT] == compute])
+        draw_models(axes, results, [row for row in rows if row[FORMAT] == compute])
         axes.set_title("Model")
         plotting.aside(axes, compute)
     legend_beside(panels[1][len(formats) - 1])

@@ -151,7 +151,7 @@ void check_strategies(const Settings& settings, Rules& rules) {
   require_default("bench.profile", bench.profile == Bench{}.profile);
 }
 
-/// Forward passes alone have whole weights on each rank, and run launch by launch.
+/// Forward passes alone have whole weights on each rank.
 void check_forward_phase(const Settings& settings, Rules& rules) {
   const Bench& bench = settings.section<Bench>();
   if (settings.job.kind != kBenchStep || bench.phase != "forward") return;
@@ -161,7 +161,6 @@ void check_forward_phase(const Settings& settings, Rules& rules) {
   };
   require("parallel.shard", settings.parallel.shard == Shard::none, "\"none\"");
   require("parallel.offload", settings.parallel.offload == Offload::none, "\"none\"");
-  require("train.graph", !settings.train.graph, "false");
   require("bench.profile", !bench.profile, "false");
 }
 

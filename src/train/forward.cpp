@@ -10,6 +10,7 @@
 #include "model/initial_values.hpp"
 #include "model/transformer.hpp"
 #include "train/choices.hpp"
+#include "train/graph.hpp"
 
 namespace tessera::train {
 
@@ -63,9 +64,10 @@ using Exec = kernels::Device;
 template <class Scalar>
 class Forward final : public Validator {
  public:
-  Forward(const ForwardPlan& plan, const parallel::World& world, std::uint64_t seed)
+  Forward(const ForwardPlan& plan, const config::Settings& settings, const parallel::World& world, std::uint64_t seed)
       : plan_(plan),
         world_(world),
+        records_graph_(settings.train.graph),
         arena_(plan.layout),
         weights_(arena_.template data<Scalar>(plan.params)),
         loss_(arena_.template data<double>(plan.loss)),
@@ -86,9 +88,7 @@ class Forward final : public Validator {
       const int sequences = static_cast<int>(std::min<std::int64_t>(plan_.batch.micro_sequences, last - window));
       exec_.fence();  // the previous tokens have been copied
       tokens.fill(sequences, [&](int i) { return sampler.fill_validation(window + i, row), std::span(row); });
-      load_batch(exec_, transformer_, tokens, T, 0, sequences);
-      transformer_.forward(exec_, model::Pass::inference, hooks_);
-      transformer_.head(exec_, loss_, {}, false, hooks_);
+      run(tokens, sequences);
       window += sequences;
     }
     double sum = 0;
@@ -98,14 +98,33 @@ class Forward final : public Validator {
   }
 
  private:
+  void enqueue(const HostTokens& tokens, int sequences) {
+    load_batch(exec_, transformer_, tokens, plan_.shape.T, 0, sequences);
+    transformer_.forward(exec_, model::Pass::inference, hooks_);
+    transformer_.head(exec_, loss_, {}, false, hooks_);
+  }
+
+  /// A whole micro-batch's first pass runs launch by launch, its second is captured; smaller ones are never captured.
+  void run(const HostTokens& tokens, int sequences) {
+    if (!records_graph_ || sequences < plan_.batch.micro_sequences || !has_run_) {
+      has_run_ = has_run_ || sequences == plan_.batch.micro_sequences;
+      return enqueue(tokens, sequences);
+    }
+    if (!graph_.is_recorded()) graph_.record(exec_, [&] { enqueue(tokens, sequences); });
+    graph_.launch(exec_);
+  }
+
   const ForwardPlan& plan_;
   const parallel::World& world_;
+  const bool records_graph_;
   const Exec exec_{};
   const memory::Arena<Exec> arena_;
   Scalar* const weights_;  // [parameters]
   const kernels::Value<double, Exec> loss_;
   model::Transformer<Scalar> transformer_;
   model::Hooks hooks_;
+  bool has_run_ = false;  // a whole micro-batch
+  StepGraph graph_;
 };
 
 }  // namespace
@@ -114,10 +133,10 @@ std::unique_ptr<Validator> make_forward(const ForwardPlan& plan, const config::S
                                         const parallel::World& world, std::uint64_t seed) {
   kernels::set_gemm_selection(selection_of(settings.train));
   switch (plan.options.dtype) {
-    case Dtype::fp64: return std::make_unique<Forward<double>>(plan, world, seed);
-    case Dtype::fp16: return std::make_unique<Forward<float16>>(plan, world, seed);
-    case Dtype::bf16: return std::make_unique<Forward<bfloat16>>(plan, world, seed);
-    default: return std::make_unique<Forward<float>>(plan, world, seed);
+    case Dtype::fp64: return std::make_unique<Forward<double>>(plan, settings, world, seed);
+    case Dtype::fp16: return std::make_unique<Forward<float16>>(plan, settings, world, seed);
+    case Dtype::bf16: return std::make_unique<Forward<bfloat16>>(plan, settings, world, seed);
+    default: return std::make_unique<Forward<float>>(plan, settings, world, seed);
   }
 }
 

@@ -1,6 +1,7 @@
 /// Forward passes alone: weights and inference activations, but no gradients, optimizer or saved activations.
 ///
 /// Every rank holds all weights; nothing crosses the network. A window's loss is bitwise that of Trainer::validate.
+/// With train.graph, passes of whole micro-batches are captured once and replayed.
 #pragma once
 
 #include <cstdint>

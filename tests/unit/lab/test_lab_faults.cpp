@@ -47,9 +47,6 @@ const Case kCases[] = {
      "job.kind = 'bench.step'\nbench.phase = 'forward'\nparallel.shard = 'optimizer'\n",
      "deck.toml:3:18  parallel.shard  would be ignored: bench.phase is \"forward\"  legal: \"none\", or bench.phase = "
      "\"step\""},
-    {"forward_passes_as_a_graph", "job.kind = 'bench.step'\nbench.phase = 'forward'\ntrain.graph = true\n",
-     "deck.toml:3:15  train.graph  would be ignored: bench.phase is \"forward\"  legal: false, or bench.phase = "
-     "\"step\""},
     {"unknown_operation", "bench.operation = 'all_to_all'\n", "deck.toml:1:19  bench.operation  "},
     {"no_bytes", "bench.mbyte = 0\n", "deck.toml:1:15  bench.mbyte  "},
 };

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/target.hpp"
 #include "train/forward.hpp"
 #include "unit/train/training.hpp"
 
@@ -32,6 +33,22 @@ TEST_P(ForwardOf, its_loss_is_the_trainers) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(dtypes, ForwardOf, ::testing::Values(Dtype::fp64, Dtype::fp32, Dtype::bf16, Dtype::fp16));
+
+TEST(Forward, replayed_from_a_graph_gives_the_same_loss) {
+  if (!kernels::kHere.has_vendor_parts()) GTEST_SKIP() << "this build has no graphs";
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    Training training(settings_of(dtype), dtype);
+    config::Settings with_graph = training.settings;
+    with_graph.train.graph = true;
+    const train::ForwardPlan plan = train::plan_forward(with_graph, dtype, training.world.size());
+    const auto plain = train::make_forward(plan, training.settings, training.world, 13);
+    const auto replayed = train::make_forward(plan, with_graph, training.world, 13);
+    for (const std::int64_t windows : {1, 6, 5, 12, 6}) {  // whole micro-batches of two, other tokens each, and a rest
+      EXPECT_EQ(replayed->validate(training.sampler, windows).loss_sum,
+                plain->validate(training.sampler, windows).loss_sum);
+    }
+  }
+}
 
 TEST(ForwardPlan, has_weights_and_the_activations_of_one_block_at_a_time) {
   config::Settings settings = small_settings();
