@@ -72,18 +72,18 @@ struct CheckpointState {
   std::int64_t sample_index = 0;  // next global sample
   std::uint64_t seed = 0;         // with step and sample_index, all the state of random numbers
   double loss_scale = 1.0;
-  std::int64_t good_steps = 0;       // since the loss scale last changed
-  std::int64_t optimizer_steps = 0;  // updates that were not skipped
-  std::int64_t bad_steps = 0;        // so far
-  std::string left_out = {};         // samples of bad steps: "first end first end ..."
-  std::string norms = {};            // gradient norms that spikes are measured by, oldest first
-  std::int64_t ranks = 1;            // that wrote it; filled in by write_checkpoint
-  std::string shard = {};            // what they sharded: "none", "optimizer", ...; "" if not recorded
-  std::string deck;                  // resolved, TOML
-  std::string tokenisation;          // Corpus::tokenisation()
-  std::int64_t corpus_tokens = 0;    // Corpus::size()
-  std::string corpus_fingerprint;    // Corpus::fingerprint(); "" if not recorded
-  std::string gemm;                  // GEMM library and algorithms
+  std::int64_t good_steps = 0;              // since the loss scale last changed
+  std::int64_t optimizer_steps = 0;         // updates that were not skipped
+  std::int64_t bad_steps = 0;               // so far
+  std::vector<std::int64_t> left_out = {};  // samples of bad steps, ascending: first, end, first, end, ...
+  std::vector<double> norms = {};           // gradient norms that spikes are measured by, oldest first
+  std::int64_t ranks = 1;                   // that wrote it; filled in by write_checkpoint
+  std::string shard = {};                   // what they sharded: "none", "optimizer", ...; "" if not recorded
+  std::string deck;                         // resolved, TOML
+  std::string tokenisation;                 // Corpus::tokenisation()
+  std::int64_t corpus_tokens = 0;           // Corpus::size()
+  std::string corpus_fingerprint;           // Corpus::fingerprint(); "" if not recorded
+  std::string gemm;                         // GEMM library and algorithms
   std::string git_hash;
   std::string run_id = {};     // of the run that wrote it, as in its run.h5; "" if not recorded
   std::string directory = {};  // of that run, without links; filled in by write_checkpoint

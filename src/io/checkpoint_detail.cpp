@@ -1,10 +1,13 @@
 #include "io/checkpoint_detail.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <charconv>
 #include <memory>
+#include <stdexcept>
 
 #include "io/files.hpp"
 
@@ -158,13 +161,35 @@ void get(const h5::Object& root, const char* name, std::uint64_t& value) { value
 void get(const h5::Object& root, const char* name, double& value) { value = root.number(name); }
 void get(const h5::Object& root, const char* name, std::string& value) { value = root.text(name); }
 
+/// A list of numbers is a text, apart by single spaces.
+template <class Number>
+void get(const h5::Object& root, const char* name, std::vector<Number>& values) {
+  const std::string text = root.text(name);
+  const char *next = text.data(), *const end = next + text.size();
+  while (next != end) {
+    Number& value = values.emplace_back();
+    const auto [after, error] = std::from_chars(next, end, value);
+    if (error != std::errc() || (after != end && *after != ' ')) {
+      throw std::invalid_argument(
+          fmt::format("its {} are not numbers from '{}' on", name, std::string(next, std::min(end, next + 20))));
+    }
+    next = after == end ? end : after + 1;
+  }
+}
+
+const auto& stored_form(const auto& value) { return value; }
+template <class Number>
+std::string stored_form(const std::vector<Number>& values) {
+  return fmt::format("{}", fmt::join(values, " "));
+}
+
 }  // namespace
 
 void write_state(h5::Object& root, const CheckpointState& state) {
   root.set_attribute("format", kFormat);
   root.set_attribute("format_version", kVersion);
   for_each_attribute(state, [&]<class Value>(const char* name, const Value& value, bool is_optional) {
-    if (!is_optional || value != Value{}) root.set_attribute(name, value);
+    if (!is_optional || value != Value{}) root.set_attribute(name, stored_form(value));
   });
 }
 

@@ -62,6 +62,8 @@ std::string checksum(
 std::string listed_checksum(const std::filesystem::path& step_folder);
 
 /// The state as attributes of an index's root. Optional attributes are omitted if empty.
+///
+/// Throws  std::invalid_argument if read_state() finds a list of numbers that is something else.
 void write_state(h5::Object& root, const CheckpointState& state);
 CheckpointState read_state(const h5::Object& root);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <stdexcept>
 
 #include "io/checkpoint.hpp"  // rewind_to, newest_checkpoint, remove_checkpoints
 #include "io/checkpoint_detail.hpp"
@@ -118,9 +119,10 @@ Writer writer_of(const fs::path& step_folder) {
     if (checksum(index) != listed_checksum(step_folder)) return {};
     const CheckpointState state = read_state(h5::File::open(index));
     return {state.run_id, state.directory};
-  } catch (const Failure&) {  // missing or damaged
-    return {};
+  } catch (const Failure&) {                // missing or damaged
+  } catch (const std::invalid_argument&) {  // lists that are damaged
   }
+  return {};
 }
 
 }  // namespace

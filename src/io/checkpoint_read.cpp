@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -64,10 +65,35 @@ struct Listed {
   std::vector<std::int64_t> bytes;
 };
 
+CheckpointState sound_state(const h5::File& index, const fs::path& path, std::string_view option) {
+  CheckpointState state;
+  try {
+    state = read_state(index);
+  } catch (const std::invalid_argument& fault) {
+    throw damaged(path, fmt::format("damaged: {}", fault.what()), option);
+  }
+  for (const std::int64_t count : {state.step, state.sample_index, state.good_steps, state.optimizer_steps,
+                                   state.bad_steps, state.ranks, state.corpus_tokens}) {
+    if (count < 0) throw damaged(path, fmt::format("damaged: it counts {} where nothing is below 0", count), option);
+  }
+  const auto& samples = state.left_out;
+  if (samples.size() % 2 != 0 || !std::is_sorted(samples.begin(), samples.end()) ||
+      (!samples.empty() && samples[0] < 0)) {
+    throw damaged(path, fmt::format("damaged: its left_out, {}, are not ranges that ascend", fmt::join(samples, " ")),
+                  option);
+  }
+  for (const double norm : state.norms) {
+    if (!std::isfinite(norm) || norm < 0) {
+      throw damaged(path, fmt::format("damaged: its norms hold {}, which is none", norm), option);
+    }
+  }
+  return state;
+}
+
 Listed read_index(const h5::File& index, const fs::path& path, std::string_view option) {
-  Listed listed{read_state(index), index.dataset("files/name").strings(), index.dataset("files/xxh3").strings(),
-                index.dataset("files/bytes").values<std::int64_t>()};
-  const auto& [state, names, checksums, bytes] = listed;
+  Listed listed{sound_state(index, path, option), index.dataset("files/name").strings(),
+                index.dataset("files/xxh3").strings(), index.dataset("files/bytes").values<std::int64_t>()};
+  const auto& [_, names, checksums, bytes] = listed;
   if (names.size() != checksums.size() || names.size() != bytes.size()) {
     throw damaged(path,
                   fmt::format("damaged: it lists {} checksums of {} files and {} sizes", checksums.size(), names.size(),
@@ -77,10 +103,6 @@ Listed read_index(const h5::File& index, const fs::path& path, std::string_view 
   for (const std::string& name : names) {
     if (name.starts_with("rank_") && name.find('/') == std::string::npos) continue;
     throw damaged(path, fmt::format("damaged: it lists the file '{}', which is no rank's", name), option);
-  }
-  for (const std::int64_t count : {state.step, state.sample_index, state.good_steps, state.optimizer_steps,
-                                   state.bad_steps, state.ranks, state.corpus_tokens}) {
-    if (count < 0) throw damaged(path, fmt::format("damaged: it counts {} where nothing is below 0", count), option);
   }
   return listed;
 }

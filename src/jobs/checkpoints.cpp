@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -90,13 +88,6 @@ void require_outside(const fs::path& directory, const fs::path& checkpoint) {
       Exit::files,
       "{}: this checkpoint lies in job.directory, but its run does not continue from it; use another job.directory",
       checkpoint.string());
-}
-
-/// The numbers in `text`, apart by spaces.
-template <class Number>
-std::vector<Number> numbers_in(const std::string& text) {
-  std::istringstream words(text);
-  return {std::istream_iterator<Number>(words), {}};
 }
 
 }  // namespace
@@ -221,10 +212,11 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
       scalars.good_steps = state.good_steps;
       scalars.loss_scale = state.loss_scale;
     }
-    scalars.norms = numbers_in<double>(state.norms);
+    scalars.norms = state.norms;
     trainer.set_scalars(scalars);
-    const auto left_out = numbers_in<std::int64_t>(state.left_out);
-    for (std::size_t i = 0; i + 1 < left_out.size(); i += 2) sampler.leave_out(left_out[i], left_out[i + 1]);
+    for (std::size_t i = 0; i < state.left_out.size(); i += 2) {
+      sampler.leave_out(state.left_out[i], state.left_out[i + 1]);
+    }
   });
   require_same_weights(world, trainer);
   if (beginning.algorithms.empty()) return;
@@ -255,8 +247,8 @@ io::Background::Work checkpoint_of(const Context& context, train::Trainer& train
                                   .good_steps = scalars.good_steps,
                                   .optimizer_steps = scalars.optimizer_steps,
                                   .bad_steps = progress.bad_steps,
-                                  .left_out = fmt::format("{}", fmt::join(left_out, " ")),
-                                  .norms = fmt::format("{}", fmt::join(scalars.norms, " ")),
+                                  .left_out = left_out,
+                                  .norms = scalars.norms,
                                   .shard = std::string(train::name_of(settings.parallel.shard)),
                                   .deck = context.deck.resolved,
                                   .tokenisation = corpus.tokenisation(),

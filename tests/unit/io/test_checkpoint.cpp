@@ -35,6 +35,8 @@ CheckpointState state_at(std::int64_t step) {
           .loss_scale = 65536.0,
           .good_steps = 3,
           .optimizer_steps = step - 1,
+          .left_out = {8, 16, 48, 56},
+          .norms = {0.1, 1e-300, 12345678.9},
           .ranks = 0,
           .shard = step == 12 ? "optimizer" : "",
           .deck = "[model]\nd_model = 4\n",
@@ -149,6 +151,8 @@ TEST(Checkpoint, state_comes_back) {
   EXPECT_EQ(s.loss_scale, 65536.0);
   EXPECT_EQ(s.good_steps, 3);
   EXPECT_EQ(s.optimizer_steps, 11);
+  EXPECT_THAT(s.left_out, ElementsAre(8, 16, 48, 56));
+  EXPECT_THAT(s.norms, ElementsAre(0.1, 1e-300, 12345678.9));
   EXPECT_EQ(s.ranks, 2);
   EXPECT_EQ(s.shard, "optimizer");
   EXPECT_EQ(s.deck, "[model]\nd_model = 4\n");
@@ -409,6 +413,34 @@ TEST_F(DamagedCheckpoint, counts_below_zero) {
     state.*count = -3;
     write_checkpoint(run_.path(), state, Weights(20).of(0, 1), kAlone, 5);
     EXPECT_THAT(refusal(), names_and_offers("index.h5", "-3"));
+  }
+}
+
+// A list that is read only up to where it is damaged would train samples twice, or take other steps for spikes.
+TEST_F(DamagedCheckpoint, lists_of_numbers_that_hold_something_else) {
+  const auto with = [&](const std::string& name, const std::string& text) {
+    {
+      auto file = io::h5::File::create(folder_ / "index.h5");
+      io::detail::write_state(file, state_at(20));
+      file.set_attribute(name, text);
+      file.close();
+    }
+    io::write_text(folder_ / "index.xxh3", io::detail::checksum(folder_ / "index.h5"));
+    io::write_text(run_ / "checkpoints/latest", "step_00000010\n");
+    EXPECT_TRUE(io::newest_checkpoint(run_.path())) << "which asks who wrote step 20";
+    return refusal();
+  };
+  for (const std::string text : {"0.5 1,25", "0.5 x", "x", "0.5  1", "0.5 1e999", " 0.5", "0x1p3"}) {
+    EXPECT_THAT(with("norms", text), names_and_offers("index.h5", "its norms are not numbers from '")) << text;
+  }
+  for (const std::string text : {"0.5 nan", "inf", "-1"}) {
+    EXPECT_THAT(with("norms", text), names_and_offers("index.h5", "its norms hold ")) << text;
+  }
+  for (const std::string text : {"8 16 x", "8 1.5", "8 99999999999999999999"}) {
+    EXPECT_THAT(with("left_out", text), names_and_offers("index.h5", "its left_out are not numbers from '")) << text;
+  }
+  for (const std::string text : {"8", "8 16 24", "16 8", "8 16 4 6", "-8 16"}) {
+    EXPECT_THAT(with("left_out", text), names_and_offers("index.h5", "are not ranges that ascend")) << text;
   }
 }
 
