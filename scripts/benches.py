@@ -43,15 +43,15 @@ def series_of(rows):
 
 
 def draw_lengths(axes, rows, series, colours, values, dashed):
-    """One line per series and mask over T; `values` and where a row did not fit, `absent`, belong to the rows."""
-    values, absent = values
+    """One line per series and mask over T; `values`, their deviations and where a row did not fit, `absent`, belong to the rows."""
+    values, stds, absent = values
     for name in reversed(dict.fromkeys(series)):  # the first on top, where several lie on each other
         for causal in ("yes", "no"):
             chosen = (series == name) & (rows["causal"] == causal)
             order = np.flatnonzero(chosen)[np.argsort(rows["T"][chosen])]
-            style = dict(color=colours[name], linestyle="--" if dashed and causal == "no" else "-", linewidth=1.5)
+            dash = "--" if dashed and causal == "no" else "-"
             drawn = order[np.isfinite(values[order]) & ~absent[order]]
-            axes.plot(rows["T"][drawn], values[drawn], marker="o", markersize=3.5, **style)
+            plotting.line_with_spread(axes, rows["T"][drawn], values[drawn], stds[drawn], color=colours[name], linestyle=dash)
             lost = order[absent[order] & np.isfinite(values[order])]
             axes.plot(rows["T"][lost], values[lost], marker="x", markersize=6, linestyle="", color=colours[name])
 
@@ -64,25 +64,25 @@ def attention(rows):
     passes = [name for name in ("forward", "backward") if np.isfinite(rows[f"{name}_gflop_per_s"]).any()] or ["both"]
     several_masks = len(set(rows["causal"])) > 1
 
-    panels = []  # (title of the y axis, values, which rows show as lost)
+    panels = []  # (title of the y axis, values, their deviations, which rows show as lost)
     for name in passes:
         rates = 1e9 * rows[f"{name}_gflop_per_s"]
         factor, unit = rate_unit(np.nanmax(rates, initial=0))
         what = "forward + backward" if name == "both" else name
-        panels.append((f"{what}\n{unit}", np.where(lost, 0.0, rates / factor), lost))
+        panels.append((f"{what}\n{unit}", np.where(lost, 0.0, rates / factor), rates / factor * rows[f"{name}_std_ms"] / rows[f"{name}_ms"], lost))
     factor, unit = byte_unit(2**20 * rows["memory_mib"].max())
     has_kernel = rows["outcome"] != "no such kernel"
-    panels.append((f"kept for the backward pass\n{unit}", np.where(has_kernel, 2**20 * rows["memory_mib"] / factor, np.nan), lost))
+    panels.append((f"kept for the backward pass\n{unit}", np.where(has_kernel, 2**20 * rows["memory_mib"] / factor, np.nan), np.zeros(len(lost)), lost))
 
     figure = plt.figure(figsize=(2.2 + 3.0 * max(len(widths), 2), 1.7 + 2.4 * len(panels)), constrained_layout=True)
     upper, lower = figure.subfigures(2, 1, height_ratios=(2.4 * len(panels) + 0.9, 0.8))
     grid = upper.subplots(len(panels), len(widths), squeeze=False, sharex=True, sharey="row")
-    for number, (line, (what, values, absent)) in enumerate(zip(grid, panels)):
+    for number, (line, (what, values, stds, absent)) in enumerate(zip(grid, panels)):
         is_memory = number == len(panels) - 1
         for axes, D in zip(line, widths):
             here = rows["D"] == D
             part = {name: column[here] for name, column in rows.items()}
-            draw_lengths(axes, part, series[here], colours, (values[here], absent[here]), several_masks and not is_memory)
+            draw_lengths(axes, part, series[here], colours, (values[here], stds[here], absent[here]), several_masks and not is_memory)
             length_axis(axes, lengths, "tokens T" if is_memory else "")
             if is_memory:
                 axes.set_yscale("log")
@@ -116,11 +116,11 @@ def time_axis(axes, times):
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def line_over(axes, x, values, absent, **style):
+def line_over(axes, x, values, stds, absent, **style):
     """A line over x in its order, and a cross at the foot of the panel where a row did not fit."""
     order = np.argsort(x)
     drawn = order[np.isfinite(values[order])]
-    axes.plot(x[drawn], values[drawn], marker="o", markersize=3.5, linewidth=1.5, **style)
+    plotting.line_with_spread(axes, x[drawn], values[drawn], stds[drawn], **style)
     axes.plot(x[absent], np.full(absent.sum(), 0.03), color=style["color"], linestyle="", marker="x", transform=axes.get_xaxis_transform())
 
 
@@ -136,9 +136,9 @@ def decode(rows):
     for (time, rate), (dtype, D) in zip(grid.T, cases):
         for count in parts:
             chosen = (rows["dtype"] == dtype) & (rows["D"] == D) & (rows["parts"] == count)
-            style = dict(color=colours[count])
-            line_over(time, rows["T"][chosen], 1e-3 * rows["median_ms"][chosen] / factor, lost[chosen], **style)
-            line_over(rate, rows["T"][chosen], rows["of_copy"][chosen], lost[chosen], **style)
+            for axes, values in ((time, 1e-3 * rows["median_ms"] / factor), (rate, rows["of_copy"])):
+                stds = values * rows["std_ms"] / rows["median_ms"]
+                line_over(axes, rows["T"][chosen], values[chosen], stds[chosen], lost[chosen], color=colours[count])
         time.set_title(f"{dtype}, head width {D:.0f}")
         rate.axhline(1, color=VERMILION, linewidth=1)
         length_axis(rate, lengths, "cached keys T")
@@ -167,8 +167,9 @@ def generation(rows):
     for name, colour in colours.items():
         chosen = names == name
         prompt = rows["prompt"][chosen]
-        line_over(time, prompt, 1e-3 * rows["token_ms"][chosen] / factor, lost[chosen], color=colour)
-        line_over(rate, prompt, rows["tokens_per_s"][chosen], lost[chosen], color=colour)
+        for axes, values in ((time, 1e-3 * rows["token_ms"] / factor), (rate, rows["tokens_per_s"])):
+            stds = values * rows["token_std_ms"] / rows["token_ms"]
+            line_over(axes, prompt, values[chosen], stds[chosen], lost[chosen], color=colour)
         order = np.argsort(prompt)
         bound = 1e-3 * rows["bound_ms"][chosen][order] / factor
         time.plot(prompt[order], bound, color=colour, linestyle=":", linewidth=1.2)
@@ -284,10 +285,11 @@ def kernels(rows):
     for number, (dtype, colour) in enumerate(zip(dtypes, (BLUE, SKY, GREEN))):
         chosen = np.flatnonzero(rows["dtype"] == dtype)
         places = np.array([names.index(name) for name in rows["kernel"][chosen]]) + height * (number - (len(dtypes) - 1) / 2)
-        axes.barh(places, rows["of_copy"][chosen], height=0.9 * height, color=colour, label=dtype)
+        stds = rows["of_copy"] * rows["std_ms"] / rows["median_ms"]
+        axes.barh(places, rows["of_copy"][chosen], height=0.9 * height, color=colour, label=dtype, xerr=np.nan_to_num(stds[chosen]), **plotting.SPREAD)
         for place, i in zip(places, chosen):
             factor, unit = time_unit(1e-3 * rows["median_ms"][i])
-            write_at(axes, rows["of_copy"][i], place,
+            write_at(axes, rows["of_copy"][i] + np.nan_to_num(stds[i]), place,
                      f"{rows['gbyte_per_s'][i]:.4g} GB/s, {1e-3 * rows['median_ms'][i] / factor:.3g} {unit}")
     axes.axvline(1, color=VERMILION, linewidth=1)
     axes.set_xlim(0, 1.35 * max(1, rows["of_copy"].max()))
@@ -326,8 +328,8 @@ def comm(rows):
             line, mark = MARKS[dtype]
             colour = OPERATIONS[operation]
             drawn = order[~lost[order]]
-            axes.plot(rows["bytes"][drawn], rows["bus_gbyte_per_s"][drawn], color=colour, linestyle=line, marker=mark,
-                      markersize=4, linewidth=1.5)
+            stds = rows["bus_gbyte_per_s"] * rows["std_ms"] / rows["mean_ms"]
+            plotting.line_with_spread(axes, rows["bytes"][drawn], rows["bus_gbyte_per_s"][drawn], stds[drawn], color=colour, linestyle=line, marker=mark)
             absent = rows["bytes"][order[lost[order]]]
             axes.plot(absent, np.full(len(absent), 0.02), color=colour, linestyle="", marker="x", transform=axes.get_xaxis_transform())
     axes.set_title("Collective operations")

@@ -108,6 +108,17 @@ def peak_line(axes, peak):
                       va="top", fontsize=8, color=FAINT)
 
 
+SPREAD = dict(ecolor="#404040", capsize=2)  # of bars, beside their xerr or yerr: how a standard deviation is drawn
+
+
+def line_with_spread(axes, x, y, spread, **style):
+    """Points joined by a line, each with its standard deviation to both sides; none where it is NaN. On a logarithmic axis what
+    would reach zero ends at the foot of the axes."""
+    import numpy as np
+
+    axes.errorbar(x, y, yerr=np.nan_to_num(np.asarray(spread, float)), **{"marker": "o", "markersize": 4, "linewidth": 1.5, "capsize": 2, **style})
+
+
 def heading(figure, words):
     """What ran, when and where, above all panels; empty words are left out."""
     figure.suptitle("   ·   ".join(word for word in words if word), x=0.012, ha="left", fontsize=9.5, color="#606060")

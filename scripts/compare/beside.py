@@ -5,8 +5,10 @@ MODES, in which torch_worker runs the models of the rows of whole steps. TF32 st
 as torch.json, and is not measured again:
 
     {"pytorch": version, "device": GPU or "CPU",
-     "shapes": [{"dtype", "B", "H", "T", "D", "causal", backend: {pass: ms} or {"failed": why}}],
-     "steps": [{"size", "dtype", mode: {part: ms} or {"failed": why}}]}
+     "shapes": [{"dtype", "B", "H", "T", "D", "causal", backend: {pass: ms, pass_std: ms} or {"failed": why}}],
+     "steps": [{"size", "dtype", mode: {part: ms, part_std: ms} or {"failed": why}}]}
+
+Files from before 2026-11-27 have no deviations.
 """
 import contextlib
 import json
@@ -20,6 +22,7 @@ from typing import NamedTuple
 from compare.sides import ON_ONE_GPU, Failed, Torch
 from compare.steps import compiled_side_by_side
 from experiments.parts import size_of
+from experiments.table import spread
 from launching import Refusal
 
 FILE = "torch.json"
@@ -74,10 +77,16 @@ def columns(results, *wanted):
 
 def ms(results, row, column, name):
     """PyTorch's time of a pass on a row's shape, by one of COLUMNS [ms]; NaN where it was not measured, or failed."""
+    return measured(results, row, column, name)[0]
+
+
+def measured(results, row, column, name):
+    """The same with its standard deviation."""
     backends, formats = COLUMNS[column]
     found(results)
     each = results.beside_by_shape.get((formats.get(row["dtype"]), *tuple(shape_of(row).values())[1:]), {})
-    return min((each[backend][name] for backend in backends if name in each.get(backend, {})), default=math.nan)
+    return min(((each[backend][name], each[backend].get(f"{name}_std", math.nan)) for backend in backends if name in each.get(backend, {})),
+               default=(math.nan, math.nan))
 
 
 def step_tables(results):
@@ -92,7 +101,8 @@ def step_tables(results):
         for mode in (mode for mode in STEPS if mode in each):
             times = [each[mode].get(part, math.nan) for part in PARTS]
             own = ours.get((each["size"], each["dtype"]), math.nan)
-            rows.append([each["size"], each["dtype"], STEPS[mode], *times, own, times[-1] / own, each[mode].get("failed", "ok")])
+            stds = [each[mode].get(f"{part}_std", math.nan) for part in PARTS]
+            rows.append([each["size"], each["dtype"], STEPS[mode], *map(spread, times, stds), own, times[-1] / own, each[mode].get("failed", "ok")])
     return [(["size", "compute", "PyTorch", "forward, ms", "forward + backward, ms", "step, ms", "ours, step, ms", "PyTorch / ours", "outcome"], rows)] if rows else []
 
 
@@ -233,7 +243,7 @@ def step_times(worker, modes, timing):
                 elif worker.process is None:  # another would have no model
                     raise Failed("its process had ended")
                 answer = worker.ask(do="step", mode=mode, **timing)
-                times[mode] = {part: answer[part] for part in PARTS if part in answer}
+                times[mode] = {name: answer[name] for part in PARTS for name in (part, f"{part}_std") if name in answer}
             except Failed as fault:
                 times[mode] = {"failed": str(fault)}
     finally:

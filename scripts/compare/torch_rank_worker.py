@@ -209,7 +209,7 @@ def release():
 def step_times(repeats, warmup):
     """Median milliseconds of a step."""
     if IS_GPU:
-        return spaced(training.step, repeats, warmup)
+        return spaced(training.step, repeats, warmup)[0]
     times = []
     for _ in range(warmup + repeats):
         begin = time.perf_counter()

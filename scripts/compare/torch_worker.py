@@ -11,7 +11,8 @@ turns in one call; this process keeps its models and compiled code between its t
     {"do": "step", "mode": m, "clips": b, "repeats": n}   times it; modes are "eager" and those of torch.compile
     {"do": "stop"}
 
-Every time is taken with events of the GPU around a call, many calls in the queue at once, or by the clock of a CPU; medians in milliseconds.
+Every time is taken with events of the GPU around a call, many calls in the queue at once, or by the clock of a CPU; medians in
+milliseconds, beside each "NAME" its standard deviation as "NAME_std".
 """
 import json
 import math
@@ -52,7 +53,7 @@ def marks_of(count):
 
 
 def timed(call, repeats, warmup, warmup_ms, rest_ms, row_limit_s):
-    """Median milliseconds of `call`, measured as time_repeats of our bench jobs does."""
+    """Median and standard deviation of the milliseconds of `call`, measured as time_repeats of our bench jobs does."""
     call()  # makes plans, allocates memory
     fence()
     time.sleep(1e-3 * rest_ms)
@@ -66,7 +67,15 @@ def timed(call, repeats, warmup, warmup_ms, rest_ms, row_limit_s):
     if once_s * repeats > row_limit_s:
         repeats = max(1, int(row_limit_s / once_s))
     call()  # so that the first counted call finds the queue busy
-    return statistics.median(queued(call, repeats))
+    return middle(queued(call, repeats))
+
+
+def middle(times):
+    return statistics.median(times), statistics.stdev(times) if len(times) > 1 else 0.0
+
+
+def named(name, median_and_std):
+    return dict(zip((name, f"{name}_std"), median_and_std))
 
 
 def queued(call, repeats):
@@ -81,7 +90,7 @@ def queued(call, repeats):
 
 
 def spaced(call, repeats, warmup):
-    """Median milliseconds from the end of one call to the end of the next, as steps of a run follow each other."""
+    """Median and standard deviation of the milliseconds from the end of one call to the end of the next, as steps of a run follow each other."""
     for _ in range(warmup):
         call()
     marks = marks_of(repeats + 1)
@@ -90,7 +99,7 @@ def spaced(call, repeats, warmup):
         call()
         mark.record()
     fence()
-    return statistics.median(a.elapsed_time(b) for a, b in zip(marks, marks[1:]))
+    return middle([a.elapsed_time(b) for a, b in zip(marks, marks[1:])])
 
 
 # --- attention
@@ -111,7 +120,7 @@ def stored_attention(q, k, v, causal):
 
 
 def attention(request):
-    """[{backend: {pass: ms} or {"failed": why}}] for each case; passes are "forward", "backward", "both"."""
+    """[{backend: {pass: ms, pass_std: ms} or {"failed": why}}] for each case; passes are "forward", "backward", "both"."""
     answers = []
     for case in request["cases"]:
         q, k, v, d_out = tensors_of(case, DTYPES[case.get("dtype", "bf16")])
@@ -132,7 +141,9 @@ def attention(request):
                     calls = {"forward": forward,
                              "backward": lambda: torch.autograd.grad(out, (q, k, v), d_out, retain_graph=True),
                              "both": lambda: torch.autograd.grad(forward(), (q, k, v), d_out)}
-                    answer[backend] = {each: timed(calls[each], **request["timing"]) for each in request["passes"]}
+                    answer[backend] = {}
+                    for each in request["passes"]:
+                        answer[backend] |= named(each, timed(calls[each], **request["timing"]))
                     del out
             except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
                 answer[backend] = {"failed": str(error).splitlines()[0][:120]}
@@ -352,13 +363,13 @@ def step(request):
     is_recorded = mode == "reduce-overhead"
     if IS_GPU:
         torch.cuda.reset_peak_memory_stats()
-    answer = {"step": spaced(lambda: training.step(request["clips"]), repeats, 6 if is_recorded else 3)}  # records in the first ones
+    answer = named("step", spaced(lambda: training.step(request["clips"]), repeats, 6 if is_recorded else 3))  # records in the first ones
     if IS_GPU:
         answer["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
         answer["taken_mib"] = (free_before - torch.cuda.mem_get_info()[0]) / 2**20
     if request["clips"] and not is_recorded:
-        answer["forward_backward"] = spaced(training.forward_backward, repeats, 1)
-        answer["forward"] = spaced(training.forward, repeats, 1)
+        answer |= named("forward_backward", spaced(training.forward_backward, repeats, 1))
+        answer |= named("forward", spaced(training.forward, repeats, 1))
     training.drop_gradients()
     torch.cuda.empty_cache()  # the other side's turn
     return answer

@@ -45,7 +45,7 @@ def line(axes, rows, quantity, **style):
     x, y = np.array([row[T] for row in rows]), np.array([row[quantity] for row in rows])
     lost = np.array([row.outcome != "ok" for row in rows])
     spread = np.array([row.get(quantity.replace("_mean_", "_std_"), 0) if "_mean_" in quantity else 0 for row in rows])
-    axes.errorbar(x[~lost], y[~lost], yerr=np.minimum(spread, 0.9 * y)[~lost], marker="o", markersize=3.5, linewidth=1.5, capsize=2, **style)
+    plotting.line_with_spread(axes, x[~lost], y[~lost], spread[~lost], **style)
     if lost.any() and quantity == "memory_mib":
         axes.plot(x[lost], y[lost], marker="x", linestyle="", color=style["color"])
 

@@ -56,8 +56,7 @@ def draw(results):
                     rates = np.array([rate(row, name) for row in rows])
                     part = np.array([row[f"{name}_std_ms"] / row[f"{name}_ms"] if row is not None else np.nan for row in rows])
                     if np.isfinite(rates).any():
-                        axes.errorbar(lengths, rates, yerr=rates * part, color=ENGINES[engine][1], linestyle=dash, linewidth=1.5, marker="o",
-                                      markersize=3.5, capsize=2)
+                        plotting.line_with_spread(axes, lengths, rates, rates * part, color=ENGINES[engine][1], linestyle=dash)
             plotting.peak_line(axes, peak)
             axes.set_title(f"{name.capitalize()}, head width {width:.0f}")
             axes.set_xscale("log", base=2)

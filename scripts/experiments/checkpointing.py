@@ -1,6 +1,7 @@
 """Memory and time of a step over the blocks that share a checkpoint."""
 import matplotlib.pyplot as plt
 import numpy as np
+import plotting
 from plotting import BLUE, FAINT, INK, ORANGE, byte_unit
 
 from experiments.parts import legend_above
@@ -45,7 +46,7 @@ def draw(results):
     memory.set_title(f"Memory, {unit}")
     legend_above(memory)
     time.bar(places, np.nan_to_num([row["step_mean_ms"] for row in rows]), color=ORANGE, width=0.65,
-             yerr=np.nan_to_num([row["step_std_ms"] for row in rows]), ecolor="#404040", capsize=2)
+             yerr=np.nan_to_num([row["step_std_ms"] for row in rows]), **plotting.SPREAD)
     time.set_title("Time of a step, ms")
     for axes in (memory, time):
         axes.set_xticks(places, names)

@@ -1,6 +1,7 @@
 """All-reduce over message sizes and ranks."""
 import matplotlib.pyplot as plt
 import numpy as np
+import plotting
 from plotting import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
 from experiments.parts import log_axis
@@ -22,9 +23,10 @@ def draw(results):
     for R, colour in zip(results.ranks, (BLUE, ORANGE, GREEN, PURPLE, VERMILION)):
         rows = [row for row in results.rows if row.ranks == R and row.outcome == "ok"]
         nbytes = np.array([1e6 * row["bench.mbyte"] for row in rows])
-        style = dict(color=colour, marker="o", markersize=4, label=f"{R} ranks")
-        time.errorbar(nbytes, [row["mean_ms"] for row in rows], yerr=[row["std_ms"] for row in rows], capsize=2, **style)
-        bus.plot(nbytes, [row["bus_gbyte_per_s"] for row in rows], **style)
+        style = dict(color=colour, label=f"{R} ranks")
+        plotting.line_with_spread(time, nbytes, [row["mean_ms"] for row in rows], [row["std_ms"] for row in rows], **style)
+        plotting.line_with_spread(bus, nbytes, [row["bus_gbyte_per_s"] for row in rows],
+                                  [row["bus_gbyte_per_s"] * row["std_ms"] / row["mean_ms"] for row in rows], **style)
     time.set_title("Time of an all-reduce, ms")
     log_axis(time.yaxis)
     bus.set_title("Bus bandwidth, GB/s")

@@ -63,8 +63,8 @@ def draw_attention(axes, results, name):
         pairs = [pair for pair in attention(results) if pair[0][D] == width]
         for number, (kernel, dash) in enumerate((("standard", "--"), ("flash2", "-"))):
             if rows := [pair[number] for pair in pairs if np.isfinite(pair[number][f"{name}_mean_ms"])]:
-                axes.errorbar([row[T] for row in rows], [row[f"{name}_mean_ms"] for row in rows], yerr=[row[f"{name}_std_ms"] for row in rows],
-                              linestyle=dash, color=colour, marker="o", markersize=3.5, linewidth=1.5, capsize=2, label=f"{kernel}, D {width}")
+                plotting.line_with_spread(axes, [row[T] for row in rows], [row[f"{name}_mean_ms"] for row in rows], [row[f"{name}_std_ms"] for row in rows],
+                                          linestyle=dash, color=colour, label=f"{kernel}, D {width}")
     axes.set_xlabel("tokens T")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))
@@ -82,7 +82,7 @@ def draw_models(axes, results, rows):
                               else (np.nan, np.nan) for size in sizes for part in PARTS]).T
         offset = 0.27 * (index - (len(variants) - 1) / 2)
         axes.barh(places + offset, np.nan_to_num(quotients[0]), height=0.25, color=VARIANTS[variant], label=variant, xerr=np.nan_to_num(quotients[1]),
-                  ecolor="#404040", capsize=1.5)
+                  **plotting.SPREAD)
     times = [base[size][f"{part}_mean_ms"] for size in sizes for part in PARTS]
     axes.set_yticks(places, [f"{size}: {part}, {number(ms)} ms".replace("_", " + ") for (size, part), ms in
                              zip(((size, part) for size in sizes for part in PARTS), times)], fontsize=8)

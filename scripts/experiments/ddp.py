@@ -49,7 +49,7 @@ def draw(results):
         waiting = np.minimum(step, exposed)
         time.barh(places, step - waiting, color=GREY, height=0.6, label="computing")
         time.barh(places, waiting, left=step - waiting, color=VERMILION, height=0.6, label="only waiting for communication",
-                  xerr=np.nan_to_num([row["step_std_ms"] for row in rows]), ecolor="#404040", capsize=2)
+                  xerr=np.nan_to_num([row["step_std_ms"] for row in rows]), **plotting.SPREAD)
         time.set_title(f"Step on {R} ranks, ms")
         time.set_yticks(places, [name_of(row) for row in rows])
         time.set_ylim(len(rows) - 0.5, -0.5)

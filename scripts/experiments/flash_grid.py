@@ -42,11 +42,12 @@ def draw(results):
         for axes, width in zip(line, widths):
             chosen = [pair for pair in shapes if (pair[0][DTYPE], pair[0][D]) == (dtype, width)]
             x = np.array([row[T] for row, _ in chosen])
-            sides = [("stored scores", VERMILION, [row["both_ms"] for row, _ in chosen]), ("flash", BLUE, [row["both_ms"] for _, row in chosen])]
-            sides += [(f"PyTorch, {name}", colour, [beside.ms(results, row, name, "both") for _, row in chosen])
+            ours = lambda side: [(pair[side]["both_ms"], pair[side]["both_std_ms"]) for pair in chosen]
+            sides = [("stored scores", VERMILION, ours(0)), ("flash", BLUE, ours(1))]
+            sides += [(f"PyTorch, {name}", colour, [beside.measured(results, row, name, "both") for _, row in chosen])
                       for name, colour in (("stored scores", ORANGE), ("compiled", SKY), ("fused", GREEN)) if name in beside.columns(results)]
             for name, colour, times in sides:
-                axes.plot(x, times, marker="o", markersize=3, linewidth=1.4, color=colour, label=name)
+                plotting.line_with_spread(axes, x, *zip(*times), markersize=3, color=colour, label=name)
             axes.set_title(f"{dtype}, D {width:.0f}")
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, _: plotting.length_text(int(value)))

@@ -19,7 +19,7 @@ VERSIONS = [(name, engine) for name, engines in zip(("flash1", "flash2"), zip(*S
 
 
 class Figures(dict):
-    """What the rows of one shape have of each kernel: {(implementation, engine): (ms, kept MiB, needed MiB, outcome)}.
+    """What the rows of one shape have of each kernel: {(implementation, engine): (ms, its deviation, kept MiB, outcome)}.
 
     Without those that there are not for its number format: flash1's tensor cores in fp32.
     flash2's kernels on tensor cores (wgmma, mma) are one engine, whichever suits a head width.
@@ -30,16 +30,19 @@ class Figures(dict):
         for row in rows:
             if row.has_run and row.outcome != "no such kernel":
                 engine = TENSOR_CORES if "mma" in row["engine"] else row["engine"]
-                self[row["implementation"], engine] = (*(float(row[name]) for name in ("forward_ms", "memory_mib", "peak_mib")), row.outcome)
+                self[row["implementation"], engine] = (*(float(row[name]) for name in ("forward_ms", "forward_std_ms", "memory_mib")), row.outcome)
 
     def ms(self, implementation, engine):
         return self.get((implementation, engine), (np.nan,))[0]
+
+    def std(self, implementation, engine):
+        return self.get((implementation, engine), (np.nan, np.nan))[1]
 
     def speed_up(self, implementation, engine):
         return self.ms("standard", "-") / self.ms(implementation, engine)
 
     def kept(self, implementation):
-        return next((values[1] for (name, _), values in self.items() if name == implementation), np.nan)
+        return next((values[2] for (name, _), values in self.items() if name == implementation), np.nan)
 
     def best(self, implementation):
         """Engine and time of the fastest version."""
@@ -100,11 +103,13 @@ def draw_steps(axes, every):
     for dtype, dash in zip(dict.fromkeys(case[0] for case in every), ("-", "--")):
         for (name, width), colour in lines.items():
             shape = max(case for case in every if case[0] == dtype and case[2] == width)
-            times = [every[shape].ms(name, engines[name == "flash2"]) for engines in STEPS.values()]
+            times, stds = (np.array([of(name, engines[name == "flash2"]) for engines in STEPS.values()]) for of in (every[shape].ms, every[shape].std))
             places = np.flatnonzero(np.isfinite(times))
-            axes.plot(places, np.array(times)[places], color=colour, linestyle=dash, marker="o", markersize=4, label=f"{name}, D {width:.0f}, {dtype}")
-        if np.isfinite(every[shape].ms("standard", "-")):
-            axes.axhline(every[shape].ms("standard", "-"), color=plotting.INK, linestyle=dash, linewidth=1, label=f"standard, D {shape[2]:.0f}, {dtype}")
+            plotting.line_with_spread(axes, places, times[places], stds[places], color=colour, linestyle=dash, label=f"{name}, D {width:.0f}, {dtype}")
+        ms, std = (of("standard", "-") for of in (every[shape].ms, every[shape].std))
+        if np.isfinite(ms):
+            axes.axhline(ms, color=plotting.INK, linestyle=dash, linewidth=1, label=f"standard, D {shape[2]:.0f}, {dtype}")
+            axes.axhspan(max(ms - std, 0.5 * ms), ms + std, color=plotting.INK, alpha=0.15, linewidth=0)
     axes.set_title("Forward by step, ms")
     plotting.aside(axes, f"B*H {shape[1]:.0f}, T {plotting.length_text(int(shape[3]))}", size=8)
     axes.set_xticks(range(len(STEPS)), STEPS, rotation=35, ha="right")
@@ -117,8 +122,9 @@ def draw_exchange(axes, every):
     dtype, width = next(iter(every))[0], min(case[2] for case in every)
     for heads, colour in zip(sorted({case[1] for case in every}), (BLUE, GREEN, PURPLE, ORANGE)):
         mine = sorted((case[3], figures) for case, figures in every.items() if case[:3] == (dtype, heads, width))
-        leads = [figures.ms("flash1", "3 steps") / figures.ms("flash2", "3 steps") for _, figures in mine]
-        axes.plot([length for length, _ in mine], leads, color=colour, marker="o", markersize=4, label=f"B*H {heads:.0f}")
+        leads = np.array([figures.ms("flash1", "3 steps") / figures.ms("flash2", "3 steps") for _, figures in mine])
+        parts = [np.hypot(*(figures.std(name, "3 steps") / figures.ms(name, "3 steps") for name in ("flash1", "flash2"))) for _, figures in mine]
+        plotting.line_with_spread(axes, [length for length, _ in mine], leads, leads * parts, color=colour, label=f"B*H {heads:.0f}")
     axes.axhline(1, color=plotting.FAINT, linewidth=0.8, linestyle=":")
     axes.set_title("flash1's time over flash2's")
     plotting.aside(axes, f"3 steps, D {width:.0f}, {dtype}", size=8)

@@ -67,6 +67,7 @@ class Kernel:
     heads: float  # B*H
     D: float
     ms: float
+    std: float  # of ms
     outcome: str
     counted: float = np.nan  # [B] by ncu
 
@@ -105,7 +106,7 @@ def kernels_of(results, counted):
     for row in sorted(filter(lambda row: row.has_run, results.rows), key=lambda row: shapes.index((row[DTYPE], row[T]))):
         group = group_of(row["implementation"], row["engine"])
         if row.outcome != "no such kernel":
-            yield Kernel(row, group, row["B"] * row["H"], row["D"], row["forward_ms"], row.outcome,
+            yield Kernel(row, group, row["B"] * row["H"], row["D"], row["forward_ms"], row["forward_std_ms"], row.outcome,
                          counted.get(row.name, {}).get(group, np.nan))
 
 
@@ -143,8 +144,9 @@ def draw_roof(axes, kernels, roof, is_here, dtype):
         limit = [1e-12 * min(roof.flop_per_s(kernel.unit), 1e12 * roof.memory_tbyte_per_s * kernel.intensity) for kernel in mine]
         axes.plot([kernel.intensity for kernel in mine], limit, color=colour, marker="o", markersize=5, markerfacecolor="white", linestyle="")
         if is_here:
-            axes.plot([kernel.intensity for kernel in mine], [1e-9 * kernel.flop / kernel.ms for kernel in mine], color=colour, marker="o", markersize=4,
-                      linewidth=1)
+            rates = [1e-9 * kernel.flop / kernel.ms for kernel in mine]
+            plotting.line_with_spread(axes, [kernel.intensity for kernel in mine], rates, [rate * kernel.std / kernel.ms for rate, kernel in zip(rates, mine)],
+                                      color=colour, linewidth=1)
     axes.set_ylim(0.5, 2000)
     log_axis(axes.yaxis)
     log_axis(axes.xaxis)

@@ -1,6 +1,7 @@
 """Strong and weak scaling out of one grid of ranks and batches."""
 import matplotlib.pyplot as plt
 import numpy as np
+import plotting
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from plotting import BLUE, FAINT, ORANGE
 
@@ -37,9 +38,9 @@ def draw(results):
     for (way, rows), colour in zip(lines(results).items(), (BLUE, ORANGE)):
         points = [(row.ranks, up, 100 * share, row["step_std_ms"] / row["step_mean_ms"]) for row, up, share in scaled(rows) if row.has_run]
         size = f"{rows[0][BATCH]:.0f} sequences" + (" each" if way == "weak" else "")
-        style = dict(color=colour, marker="o", markersize=5, capsize=3, label=f"{way}, {size}")
+        style = dict(color=colour, markersize=5, label=f"{way}, {size}")
         for axes, place in ((speed, 1), (efficiency, 2)):
-            axes.errorbar([p[0] for p in points], [p[place] for p in points], yerr=[p[place] * p[3] for p in points], **style)
+            plotting.line_with_spread(axes, [p[0] for p in points], [p[place] for p in points], [p[place] * p[3] for p in points], **style)
     speed.plot(results.ranks, results.ranks, color=FAINT, linestyle=":", label="ideal")
     efficiency.axhline(100, color=FAINT, linestyle=":")
     speed.set_title("Speed-up")

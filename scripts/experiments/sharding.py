@@ -123,13 +123,14 @@ def draw(results):
     for (memory, time), ((R, size), rows) in zip(panels, groups.items()):
         places = np.arange(len(rows))
         factor, unit = byte_unit(2**20 * np.nanmax([row["before_update_mib"] for row in rows]))
-        for number, (moment, (label, colour)) in enumerate(MOMENTS.items()):
-            memory.bar(places + 0.27 * (number - 1), np.nan_to_num([2**20 * row[moment] / factor for row in rows]), width=0.25, color=colour, label=label)
+        moments = [moment for moment in MOMENTS.items() if any(row[moment[0]] > 0 for row in rows)]  # none in the update of a graph
+        for number, (moment, (label, colour)) in enumerate(moments):
+            memory.bar(places + 0.27 * (number - (len(moments) - 1) / 2), np.nan_to_num([2**20 * row[moment] / factor for row in rows]), width=0.25, color=colour, label=label)
         memory.set_title(f"Live memory of rank 0 of {R}, {size}, {unit}")
         step, exposed = (np.nan_to_num([row[name] for row in rows]) for name in ("step_mean_ms", "exposed_ms"))
         time.bar(places, step - np.minimum(exposed, step), color=BLUE, width=0.6, label="computing")
         time.bar(places, np.minimum(exposed, step), bottom=step - np.minimum(exposed, step), color=VERMILION, width=0.6,
-                 label="only waiting for communication", yerr=np.nan_to_num([row["step_std_ms"] for row in rows]), ecolor="#404040", capsize=2)
+                 label="only waiting for communication", yerr=np.nan_to_num([row["step_std_ms"] for row in rows]), **plotting.SPREAD)
         time.set_title(f"Step on {R} ranks, {size}, ms")
         for axes in (memory, time):
             axes.set_xticks(places, [STAGES[row[KEY]] for row in rows])

@@ -61,10 +61,11 @@ def draw(results):
         for found, colour in zip([found for found in caches(results) if found.B == count], COLOURS):
             x = [figures["parts"] for figures in found.fixed]
             for axes, name in ((time, "median_ms"), (rate, "of_copy")):
-                axes.plot(x, [figures[name] for figures in found.fixed], color=colour, marker="o", markersize=3.5,
-                          label=f"{plotting.length_text(int(found.T))} keys")
+                plotting.line_with_spread(axes, x, [figures[name] for figures in found.fixed],
+                                          [figures[name] * figures["std_ms"] / figures["median_ms"] for figures in found.fixed], color=colour,
+                                          label=f"{plotting.length_text(int(found.T))} keys")
                 if found.chosen:
-                    axes.plot(found.chosen["parts"], found.chosen[name], marker="*", markersize=12, color=colour, markeredgecolor="white", linestyle="")
+                    axes.plot(found.chosen["parts"], found.chosen[name], marker="*", markersize=12, color=colour, markeredgecolor="white", linestyle="", zorder=3)
         time.set_title("Time of one query per head, ms")
         rate.set_title("Rate of reading the cache, of a copy's")
         for axes in (time, rate):

@@ -34,9 +34,11 @@ def draw(results):
         rows = sorted([row for row in results.rows if row[WANTED] == wanted and np.isfinite(row["token_ms"])], key=lambda row: row[T])
         if not rows:
             continue
-        style = dict(color=colour, marker="o", markersize=4, label=name_of(wanted))
-        rate.plot([row[T] for row in rows], [row["tokens_per_s"] for row in rows], **style)
-        time.errorbar([row[T] for row in rows], [row["token_ms"] for row in rows], yerr=[row["token_std_ms"] for row in rows], capsize=2, **style)
+        style = dict(color=colour, label=name_of(wanted))
+        x = [row[T] for row in rows]
+        plotting.line_with_spread(rate, x, [row["tokens_per_s"] for row in rows], [row["tokens_per_s"] * row["token_std_ms"] / row["token_ms"] for row in rows],
+                                  **style)
+        plotting.line_with_spread(time, x, [row["token_ms"] for row in rows], [row["token_std_ms"] for row in rows], **style)
     rows = sorted([row for row in results.rows if row[WANTED] == results.rows[0][WANTED]], key=lambda row: row[T])
     for with_cache, style, label in ((False, ":", "reading weights at a copy's rate"), (True, "--", "weights and cache")):
         values = [bound_of(row, results, with_cache) for row in rows]

@@ -1,6 +1,7 @@
 """Times of forward, forward and backward, and the step, by size and number format."""
 import matplotlib.pyplot as plt
 import numpy as np
+import plotting
 from compare import beside
 from plotting import BLUE, GREEN, ORANGE, SKY, VERMILION
 
@@ -40,8 +41,8 @@ def draw(results):
     for compute, colour in zip(results.different("precision.compute"), (VERMILION, BLUE, ORANGE)):
         rows = [row for row in results.where(precision__compute=compute) if row.outcome == "ok" and has_steps(row)]
         if rows:
-            time.errorbar([1e-6 * row["parameters"] for row in rows], [row["step_mean_ms"] for row in rows], yerr=[row["step_std_ms"] for row in rows],
-                          color=colour, marker="o", markersize=4, linewidth=1.5, capsize=2, label=compute)
+            plotting.line_with_spread(time, [1e-6 * row["parameters"] for row in rows], [row["step_mean_ms"] for row in rows],
+                                      [row["step_std_ms"] for row in rows], color=colour, label=compute)
     time.set_title("A step, ms")
     time.set_xlabel("parameters, M")
     log_axis(time.xaxis)

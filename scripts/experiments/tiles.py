@@ -27,6 +27,12 @@ def pads_of(row):
     return "workspace" if kernel_of(row) == "tiled" else number(row["pad_kib"])
 
 
+def spread_of(row):
+    """A line with the deviation, of the mean; "" of one repeat."""
+    percent = 100 * row["forward_std_ms"] / row["forward_mean_ms"]
+    return "" if not row["forward_repeats"] > 1 else "\n± <0.1 %" if percent < 0.1 else f"\n± {number(percent, 1)} %"
+
+
 def outcome_of(row):
     if row.outcome == "pads too large":
         return f"refused: pads of {number(row['pad_kib'])} KiB, this device has {number(row['pad_limit_kib'])}"
@@ -67,7 +73,7 @@ def draw(results):
                 i, j = tiles.index(row[QUERIES]), tiles.index(row[KEYS])
                 ratio[i, j] = row["forward_mean_ms"] / best["forward_mean_ms"] if best else np.nan
                 if np.isfinite(ratio[i, j]):
-                    words = f"{number(row['forward_mean_ms'])} ms"
+                    words = f"{number(row['forward_mean_ms'])} ms" + spread_of(row)
                 else:
                     words = "pads too\nlarge" if row.outcome == "pads too large" else row.outcome
                 if row["pad_kib"] > 0:

@@ -1,6 +1,7 @@
 """The first step, and mean and deviation of ten, after 0, 1, 2 and 5 steps of warm-up."""
 import matplotlib.pyplot as plt
 import numpy as np
+import plotting
 from plotting import BLUE, ORANGE, SKY
 
 from experiments.parts import legend_beside, log_axis
@@ -21,8 +22,8 @@ def draw(results):
     names = [f"{row['bench.warmup']:.0f}" for row in results.rows]
     places = np.arange(len(names))
     for number, (part, (label, colour)) in enumerate(PARTS.items()):
-        mean.errorbar(places + 0.12 * (number - 1), [row[f"{part}_mean_ms"] for row in results.rows], yerr=[row[f"{part}_std_ms"] for row in results.rows],
-                      color=colour, linestyle="", marker="o", markersize=5, capsize=3, label=label)
+        plotting.line_with_spread(mean, places + 0.12 * (number - 1), [row[f"{part}_mean_ms"] for row in results.rows],
+                                  [row[f"{part}_std_ms"] for row in results.rows], color=colour, linestyle="", markersize=5, label=label)
     mean.plot(places + 0.24, [row["step_first_ms"] for row in results.rows], "D", color="#404040", markersize=5, label="first measured step")
     mean.set_title("Mean and deviation, ms")
     log_axis(mean.yaxis)

@@ -1,6 +1,7 @@
 """The weighted sum in one kernel, and as products that are stored and then summed: time and rate of both passes."""
 import matplotlib.pyplot as plt
 import numpy as np
+import plotting
 from plotting import BLUE, ORANGE, VERMILION
 
 from experiments.parts import legend_above
@@ -33,7 +34,7 @@ def draw(results):
     for axes, (suffix, name) in zip(panels, PASSES):
         for number, (way, label, colour) in enumerate(WAYS):
             rates, deviations = np.array([figures(row)[way + suffix][2:] for row in rows]).reshape(-1, 2).T
-            axes.bar(np.arange(len(rows)) + 0.38 * (number - 0.5), rates, width=0.36, color=colour, label=label, yerr=deviations, ecolor="#404040", capsize=2)
+            axes.bar(np.arange(len(rows)) + 0.38 * (number - 0.5), rates, width=0.36, color=colour, label=label, yerr=deviations, **plotting.SPREAD)
         axes.axhline(1, color=VERMILION, linewidth=1, label="a copy")
         axes.set_title(f"Rate of the {name} pass, of a copy's")
         axes.set_xticks(np.arange(len(rows)), names)
