@@ -25,7 +25,7 @@ from experiments.homes import homes, module_of  # noqa: E402
 from compare import beside, steps  # noqa: E402
 from compare.sides import Failed  # noqa: E402
 from launching import Refusal  # noqa: E402
-from results import FINISHED, OUT_OF_MEMORY, Results, Row  # noqa: E402
+from results import FINISHED, OUT_OF_MEMORY, STORED, Results, Row  # noqa: E402
 import places  # noqa: E402
 import published  # noqa: E402
 
@@ -487,6 +487,21 @@ class Pictures(unittest.TestCase):
         for text in share.texts:
             self.assertTrue(share.bbox.contains(*text.get_transform().transform(text.get_position())), text.get_text())
 
+    def test_measured_times_show_their_spread(self):
+        """Of every published run whose rows have deviations: as bars, or written out."""
+        import matplotlib.pyplot as plt
+        from matplotlib.container import ErrorbarContainer
+
+        for name, folder in homes().items():
+            results = Results(folder) if (folder / STORED).exists() else None
+            if results is None or not any(key.endswith("std_ms") and np.nanmax(row[key]) > 0 for row in results.rows for key in row):
+                continue
+            with self.subTest(name=name):
+                every = module_of(name).draw(results).axes
+                self.assertTrue(any(isinstance(part, ErrorbarContainer) for axes in every for part in axes.containers)
+                                or any("±" in text.get_text() for axes in every for text in axes.texts))
+                plt.close("all")
+
     def test_speed_up_counts_from_the_first_ranks_that_ran(self):
         nan = float("nan")
         row = lambda ranks, ms: (ranks, {"train.batch_size": 16, "step_mean_ms": ms, "step_std_ms": ms, "exposed_ms": ms, "tokens_per_s": ms,
@@ -500,7 +515,7 @@ class Pictures(unittest.TestCase):
         kernels = (("standard", "-", 8.0, 64.0), ("flash1", "0 steps", 4.0, 4.0), ("flash1", "3 steps", 2.0, 4.0), ("flash1", "5 steps", float("nan"), 4.0),
                    ("flash2", "portable", 1.0, 4.0), ("flash2", "wgmma", 0.5, 4.0))
         case = {"bench.dtype": "bf16", "bench.heads": 8, "bench.head_width": 64, "bench.length": 1024}
-        rows = [(1, {**case, "implementation": name, "engine": engine, "forward_ms": ms, "memory_mib": kept, "peak_mib": 64.0,
+        rows = [(1, {**case, "implementation": name, "engine": engine, "forward_ms": ms, "forward_std_ms": 0.1, "memory_mib": kept,
                      "outcome": "ok" if ms == ms else "out of memory"}) for name, engine, ms, kept in kernels]
         times, speed_ups, exchange = flash_ladder.tables(results_of(rows))
         self.assertEqual(times[0][4:], ["forward, ms: standard", "flash1, 0 steps", "flash1, 3 steps", "flash1, 5 steps", "flash2, usual",
