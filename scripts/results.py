@@ -57,6 +57,12 @@ class Row(dict):
         return self.get("outcome") or "ok"  # "" where only other rows' jobs name one
 
     @property
+    def needed_mib(self):
+        """Of a row that does not fit: what its plan asks for, which its reason tells; else NaN."""
+        found = re.match(r"this deck needs ([\d.]+) ([KMGT])iB", self.reason) if self.exit_code == OUT_OF_MEMORY else None
+        return float(found[1]) * 1024.0 ** ("KMGT".index(found[2]) - 1) if found else float("nan")
+
+    @property
     def is_result(self):
         """Whether it has run, or does not fit in memory, which is a result, too."""
         return self.has_run or self.exit_code == OUT_OF_MEMORY

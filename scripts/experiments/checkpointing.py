@@ -19,13 +19,18 @@ def groups(results):
     return found
 
 
+def planned_mib(row):
+    """As the plan says, also of a row that does not fit."""
+    return row["planned_mib"] if np.isfinite(row["planned_mib"]) else row.needed_mib
+
+
 def tables(results):
     for (size, compute), rows in groups(results).items():
         base = next((row for row in rows if row[KEY] == 0), Absent())
         columns = ["blocks per checkpoint", "planned, MiB", "taken, MiB", "memory / none", "step, ms", "time / none", "outcome"]
         if size == "2.7b":
             columns[0] += f", {size} of 4 x 2048 in {compute}"
-        yield columns, [["none" if row[KEY] == 0 else f"{row[KEY]:.0f}", row["planned_mib"], row["peak_mib"], row["planned_mib"] / base["planned_mib"],
+        yield columns, [["none" if row[KEY] == 0 else f"{row[KEY]:.0f}", planned_mib(row), row["peak_mib"], planned_mib(row) / planned_mib(base),
                          spread(row["step_mean_ms"], row["step_std_ms"]), row["step_mean_ms"] / base["step_mean_ms"], row.outcome] for row in rows]
 
 

@@ -74,6 +74,12 @@ def kinds(tensors):
     return [(*kind, count) for kind, count in found.items()]
 
 
+def longest(results):
+    """Of each number format the step of the longest context that ran."""
+    ran = [row for row in steps_of(results.rows) if row.has_run]
+    return [max((row for row in ran if row[FORMAT] == name), key=lambda row: row[T]) for name in dict.fromkeys(row[FORMAT] for row in ran)]
+
+
 def steps_of(rows):
     return [row for row in rows if row[PHASE] == "step"]
 
@@ -92,12 +98,12 @@ def tables(results):
         line = next((line for other, line in ran if other is row), None)
         rows.append([row[T], row[FORMAT], alone["planned_mib"], alone["peak_mib"], alone["forward_mean_ms"],
                      *([line.peak(["setup", "forward", "backward"], ("optimizer",)) / MIB, line.total.max() / MIB,
-                        line.phase[line.total.argmax()], line.residual() / MIB] if line else [float("nan")] * 2 + ["-", float("nan")]),
+                        line.phase[line.total.argmax()], line.residual() / MIB] if line else [float("nan"), row.needed_mib, "-", float("nan")]),
                      row.outcome if alone.outcome == "ok" else f"forward: {alone.outcome}"])
     yield ["T", "compute", "forward alone, MiB", "of the GPU, MiB", "forward alone, ms", "forward + backward, MiB", "step, MiB", "fullest in",
            "residual stream, MiB", "outcome"], rows
     yield ["T", "compute", "largest tensors at the peak", "MiB each", "so many"], [
-        [row[T], row[FORMAT], label, nbytes / MIB, count] for row, line in ran if row[T] == max(results.different(T))
+        [row[T], row[FORMAT], label, nbytes / MIB, count] for row, line in ran if row in longest(results)
         for label, nbytes, count in kinds(line.largest(200))[:6]]
     shown = [(row, line) for row, line in ran if row[FORMAT] == "fp32"]
     yield ["T", "compute", "largest of a forward pass", "MiB each", "so many"], [
@@ -117,9 +123,8 @@ def draw_phases(axes, line, phases):
 
 
 def draw(results):
-    """Of the longest context that ran: the step of each format, and forward by itself, as far as it needs no gradients and no optimizer."""
-    steps = [row for row in steps_of(results.rows) if row.has_run]
-    rows = [row for row in steps if row[T] == max(each[T] for each in steps)]
+    """Of each format the step of the longest context that ran, and forward by itself, as far as it needs no gradients and no optimizer."""
+    rows = longest(results)
     lines = [Timeline(row) for row in rows]
     figure, panels = plt.subplots(1, max(len(rows) + 1, 2), figsize=(5.2 * max(len(rows) + 1, 2), 4.4), constrained_layout=True, squeeze=False)
     factor, unit = byte_unit(max((line.total.max() for line in lines), default=1))

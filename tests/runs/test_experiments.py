@@ -20,7 +20,7 @@ import numpy as np
 from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
-from experiments import every, flash_ladder, hbm, launch, memory_2p7b, ncu, profile, scaling, sharding, step, table  # noqa: E402  (after the path to it)
+from experiments import every, flash_grid, flash_ladder, hbm, launch, memory_2p7b, ncu, profile, scaling, sharding, step, table  # noqa: E402  (after the path to it)
 from experiments.homes import homes, module_of  # noqa: E402
 from compare import beside, steps  # noqa: E402
 from compare.sides import Failed  # noqa: E402
@@ -486,6 +486,21 @@ class Pictures(unittest.TestCase):
         self.assertEqual([text.get_text() for text in share.texts], ["40.0 ± 0.4 ms", "2.00 ± 0.02 ms", "out of memory", "900 ± 9 ms"])
         for text in share.texts:
             self.assertTrue(share.bbox.contains(*text.get_transform().transform(text.get_position())), text.get_text())
+
+    def test_flash_is_the_faster_one_from_a_length_on_if_it_is_at_every_longer_one(self):
+        nan = float("nan")
+        for shapes, expected in (([(1, 2, 1), (2, 2, 1)], "1"), ([(4, 2, 1), (1, 2, 1), (2, 1, 2)], "4"), ([(1, 2, 1), (2, 1, 1)], "nowhere"),
+                                 ([(1, nan, 1), (2, 2, 1), (4, nan, 1)], "2"), ([], "nowhere")):
+            self.assertEqual(flash_grid.from_length(shapes), expected, shapes)
+
+    def test_a_row_that_does_not_fit_tells_what_it_needs(self):
+        row = Row()
+        row.reason = "this deck needs 1.5 GiB of memory on its NVIDIA H100, but 1.0 GiB are available\nmemory per rank"
+        self.assertTrue(np.isnan(row.needed_mib), "it has run")
+        row.exit_code = OUT_OF_MEMORY
+        self.assertEqual(row.needed_mib, 1536)
+        row.reason = "another"
+        self.assertTrue(np.isnan(row.needed_mib))
 
     def test_measured_times_show_their_spread(self):
         """Of every published run whose rows have deviations: as bars, or written out."""
