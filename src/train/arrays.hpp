@@ -16,13 +16,13 @@
 #include "kernels/core/byte_copies.hpp"
 #include "kernels/core/compat.hpp"
 #include "kernels/core/tensor.hpp"
-#include "kernels/master_weights.hpp"
 #include "memory/arena.hpp"
 #include "memory/layout.hpp"
 #include "model/activations.hpp"
 #include "model/params.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/step_state.hpp"
+#include "parallel/collectives/collective.hpp"
 #include "train/batch_plan.hpp"
 #include "train/offload.hpp"
 #include "train/sharing.hpp"
@@ -113,12 +113,11 @@ kernels::Vector<Number, kernels::Device> array_of(const memory::Arena<kernels::D
   return kernels::Vector<Number, kernels::Device>(arena.template data<std::remove_const_t<Number>>(id), count);
 }
 
-/// What the optimizer keeps of the master weights: the weights themselves if they have its type.
-template <class Scalar>
-kernels::Vector<kernels::MasterWord<Scalar>, kernels::Device> master_of(const ArrayTensors& arrays,
-                                                                        const memory::Arena<kernels::Device>& arena) {
-  constexpr bool is_one_array = kernels::MasterWeights<kernels::Device, Scalar>::kIsOneArray;
-  return array_of<kernels::MasterWord<Scalar>>(arena, is_one_array ? arrays.params : arrays.master);
+/// The same under a label; empty if it is absent.
+inline parallel::Span span_of(const memory::Arena<kernels::Device>& arena, memory::TensorId id,
+                              const std::string& label) {
+  if (id == memory::kAbsent) return {};
+  return {label, arena.raw(id), arena.layout()[id].count, arena.layout()[id].dtype};
 }
 
 /// Sets every byte of an array on the device to zero.
@@ -137,15 +136,6 @@ void upload(const std::vector<Number>& from, const Array& to) {
   static_assert(std::is_same_v<Number, typename Array::value_type>);
   if (from.size() != to.size()) throw std::logic_error("upload: an array of another length");
   kernels::upload_bytes(from.data(), to.data(), from.size() * sizeof(Number));
-}
-
-/// An array of the device, on the host.
-/// Async  fences.
-template <class Array>
-auto on_host(const Array& array) {
-  std::vector<std::remove_const_t<typename Array::value_type>> host(array.size());
-  kernels::download_bytes(array.data(), host.data(), host.size() * sizeof(*array.data()));
-  return host;
 }
 
 /// Copies a list of small structs to its place in the arena, where it is declared as integers.

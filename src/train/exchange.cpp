@@ -13,12 +13,6 @@ namespace {
 
 using Arena = memory::Arena<kernels::Device>;
 
-/// A tensor of the arena; empty if it is absent.
-parallel::Span span_of(const Arena& arena, memory::TensorId id, const std::string& label) {
-  if (id == memory::kAbsent) return {};
-  return {label, arena.raw(id), arena.layout()[id].count, arena.layout()[id].dtype};
-}
-
 parallel::NormSpans norm_spans(const Plan& plan, const Arena& arena) {
   optim::StepState* const state = optim::state_at(arena.template data<double>(plan.numbers.state)).data();
   return {.total = {kNormLabel, &state->norm_squared, 1, Dtype::fp64},

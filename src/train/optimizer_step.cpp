@@ -1,11 +1,8 @@
 #include "train/optimizer_step.hpp"  // the contract is there; here is how
 
-#include <utility>
-
 namespace tessera::train {
 
 using Part = Offload::Part;
-using Copies = Offload::Copies;
 
 bool updates_early(const Basis& basis, const config::Settings& settings) {
   const config::Train& train = settings.train;
@@ -13,12 +10,12 @@ bool updates_early(const Basis& basis, const config::Settings& settings) {
   return stops && basis.batch.ranks == 1 && settings.optimizer.clip_norm == 0 && basis.options.dtype != Dtype::fp16;
 }
 
-OptimizerStep::OptimizerStep(const Basis& basis, const config::Settings& settings, const memory::Arena<Exec>& arena,
-                             Offload::UpdateChunk update_chunk)
+OptimizerStep::OptimizerStep(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings,
+                             int shard, const memory::Arena<Exec>& arena)
     : settings_(settings),
       state_(optim::state_at(arena.data<double>(basis.numbers.state))),
       norms_(array_of<double>(arena, basis.numbers.norms)),
-      update_chunk_(std::move(update_chunk)),
+      update_(basis, tensors, settings, shard, arena),
       scales_loss_(basis.options.dtype == Dtype::fp16),
       is_early_(!basis.arrays.staged.is_empty() && updates_early(basis, settings)) {
   const StagedTensors& staged = basis.arrays.staged;
@@ -28,28 +25,28 @@ OptimizerStep::OptimizerStep(const Basis& basis, const config::Settings& setting
 
 void OptimizerStep::begin(const Exec& exec) {
   // A graph contains the update whether or not one is due.
-  if (offload_ && (is_due_ || settings_.train.graph)) start(exec, Part::forward);
+  if (offload_ && (is_due_ || settings_.train.graph)) start(exec, Part::forward, copies());
 }
 
 void OptimizerStep::begin_last_backward(const Exec& exec) {
   if (!is_early_) return;
   prepare(exec);
-  start(exec, Part::backward);
+  start(exec, Part::backward, copies());
 }
 
-bool OptimizerStep::end(const Exec& exec) {
+void OptimizerStep::end(const Exec& exec) {
   if (is_early_) {
     offload_->join(exec);
     optim::FinishUpdate{state_}.launch(exec);
   } else {
     prepare(exec);
   }
-  return !is_deferred();
+  if (!is_deferred()) update_.launch(exec, 0, 0);
 }
 
 void OptimizerStep::settle(const Exec& exec) {
   if (!is_due_) return;
-  offload_->start(exec, Part::forward, Copies::joined, update_chunk_);
+  start(exec, Part::forward, Offload::Copies::joined);
   offload_->join(exec);
   Kokkos::deep_copy(exec, kernels::Value<int, Exec>(&state_.data()->update.skip), 1);  // a graph's begin() does nothing
   exec.fence();
@@ -74,9 +71,9 @@ void OptimizerStep::prepare(const Exec& exec) const {
       .launch(exec);
 }
 
-/// A graph must contain all copies that its updates need.
-void OptimizerStep::start(const Exec& exec, Part part) {
-  offload_->start(exec, part, settings_.train.graph ? Copies::joined : Copies::run_on, update_chunk_);
+void OptimizerStep::start(const Exec& exec, Part part, Offload::Copies copies) {
+  offload_->start(exec, part, copies,
+                  [this](const Exec& instance, std::size_t chunk, int slot) { update_.launch(instance, chunk, slot); });
 }
 
 }  // namespace tessera::train

@@ -7,7 +7,8 @@
 ///   join                     before the first gradient is overwritten
 ///   begin_last_backward
 ///     end_backward(unit)     after each unit of every backward pass
-///   end                      the gradients' norm is complete: returns whether to update now
+///   norm                     once gradients are summed over the ranks
+///   end                      the norm is complete
 ///
 /// If a unit's update depends on its gradients alone (one rank, no clipping, no loss scale, and a bad step stops the
 /// run), the last half of the state is updated under the last backward pass. If the norm then proves not finite, that
@@ -25,6 +26,7 @@
 #include "optim/step_state.hpp"
 #include "train/arrays.hpp"
 #include "train/offload.hpp"
+#include "train/update.hpp"
 
 namespace tessera::train {
 
@@ -35,11 +37,11 @@ class OptimizerStep {
  public:
   using Exec = kernels::Device;
 
-  /// `update_chunk` enqueues the optimizer over a chunk of offloaded state. Keeps references to settings and arena.
-  OptimizerStep(const Basis& basis, const config::Settings& settings, const memory::Arena<Exec>& arena,
-                Offload::UpdateChunk update_chunk);
+  /// As Update.
+  OptimizerStep(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings, int shard,
+                const memory::Arena<Exec>& arena);
 
-  /// Whether updates are deferred at all. If not, only end() does anything.
+  /// Whether updates are deferred at all. If not, only norm() and end() do anything.
   bool is_deferred() const { return offload_.has_value(); }
 
   void begin(const Exec& exec);
@@ -56,9 +58,10 @@ class OptimizerStep {
   void end_backward(const Exec& exec, int unit) {
     if (offload_) offload_->release(exec, unit);
   }
-  /// Enqueues the optimizer's scalars for this step (clip factor, learning rate). Returns whether to run the optimizer
-  /// now: updates are not deferred. If gradients are not finite, the step leaves weights and moments unchanged.
-  bool end(const Exec& exec);
+  void norm(const Exec& exec, std::optional<std::int64_t> squares) const { update_.norm(exec, squares); }  // as Update
+  /// Enqueues the optimizer's scalars for this step (clip factor, learning rate) and, unless updates are deferred, the
+  /// optimizer. If gradients are not finite, the step leaves weights and moments unchanged.
+  void end(const Exec& exec);
 
   /// Call after starting a step, also from a graph, which calls none of the above.
   void note_step() { is_due_ = is_deferred(); }
@@ -72,13 +75,15 @@ class OptimizerStep {
   LinkRate measure_link(const Exec& exec) { return offload_ ? offload_->measure(exec) : LinkRate{}; }
 
  private:
+  /// A graph must contain all copies that its updates need.
+  Offload::Copies copies() const { return settings_.train.graph ? Offload::Copies::joined : Offload::Copies::run_on; }
   void prepare(const Exec& exec) const;
-  void start(const Exec& exec, Offload::Part part);
+  void start(const Exec& exec, Offload::Part part, Offload::Copies copies);
 
   const config::Settings& settings_;
   const optim::StateView state_;
   const kernels::Vector<double, Exec> norms_;  // of PrepareUpdate
-  const Offload::UpdateChunk update_chunk_;
+  const Update update_;
   const bool scales_loss_;
   const bool is_early_;  // Part::backward has chunks
   std::optional<Offload> offload_;

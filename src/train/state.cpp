@@ -1,6 +1,5 @@
 #include "train/state.hpp"  // the contract is there; here is how
 
-#include <algorithm>
 #include <bit>
 #include <memory>
 #include <stdexcept>
@@ -9,6 +8,7 @@
 #include "kernels/core/byte_copies.hpp"
 #include "kernels/core/random.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/master_weights.hpp"
 #include "model/initial_values.hpp"
 #include "train/dtypes.hpp"
 
@@ -16,232 +16,188 @@ namespace tessera::train {
 namespace {
 
 using Exec = kernels::Device;
+using Host = Kokkos::DefaultHostExecutionSpace;
 
-template <class Scalar>
-using HostWeights = kernels::MasterWeights<Kokkos::DefaultHostExecutionSpace, Scalar>;
-
-/// Nothing to convert between device and host.
-template <class Number>
-constexpr bool kIsPlain = kernels::kIsHost<Exec>&& std::is_same_v<Number, float>;
-
-template <class Array>
-auto part_of(const Array& array, std::int64_t first, std::int64_t count) {
-  return Kokkos::subview(array, std::make_pair(first, first + count));
-}
-
-/// Weights in arrays of the host. `master`: null if there is none; not used if the working copy is the master.
-template <class Scalar>
-HostWeights<Scalar> weights_in(Scalar* working, [[maybe_unused]] kernels::MasterWord<Scalar>* master,
-                               std::size_t count) {
-  HostWeights<Scalar> weights;
-  weights.working = decltype(weights.working)(working, count);
-  if constexpr (HostWeights<Scalar>::kIsOneArray) {
-    weights.master = weights.working;
-  } else if (master != nullptr) {
-    weights.master = decltype(weights.master)(master, count);
-  }
+/// A piece as weights of memory that `Space` reaches. Moments are weights without a master.
+template <class Space, class Scalar>
+kernels::MasterWeights<Space, Scalar> weights_in(const Piece& piece) {
+  kernels::MasterWeights<Space, Scalar> weights;
+  const auto set = [&]<class Number>(kernels::Vector<Number, Space>& array, const parallel::Span& span) {
+    array = kernels::Vector<Number, Space>(static_cast<Number*>(span.data), static_cast<std::size_t>(span.count));
+  };
+  set(weights.working, piece.numbers);
+  set(weights.master, weights.kIsOneArray ? piece.numbers : piece.master);
   return weights;
 }
 
-/// `count` numbers as floats in `room`.
-template <class Number>
-std::span<const float> as_floats(std::vector<float>& room, std::int64_t count, const Number& number) {
-  room.resize(static_cast<std::size_t>(count));
-  for (std::int64_t i = 0; i < count; ++i) room[i] = static_cast<float>(number(i));
+template <class Work>
+auto with_scalar(Dtype dtype, const Work& work) {
+  return with_types(dtype, false, [&]<class Scalar, class Grad>() { return work.template operator()<Scalar>(); });
+}
+
+std::size_t bytes_with_padding(const Piece& piece) {
+  return static_cast<std::size_t>(kernels::round_up(piece.numbers.bytes(), kPartBytes) +
+                                  kernels::round_up(piece.master.bytes(), kPartBytes));
+}
+
+/// A piece of this size in `room`, on the host.
+Piece placed(Piece piece, std::byte* room) {
+  piece.numbers.data = room;
+  if (piece.master.data != nullptr) piece.master.data = room + kernels::round_up(piece.numbers.bytes(), kPartBytes);
+  return piece;
+}
+
+/// Copies a piece with copy(from, to, bytes).
+template <class Copy>
+void copy_piece(const Piece& from, const Piece& to, const Copy& copy) {
+  copy(from.numbers.data, to.numbers.data, static_cast<std::size_t>(from.numbers.bytes()));
+  if (from.master.data != nullptr) {
+    copy(from.master.data, to.master.data, static_cast<std::size_t>(from.master.bytes()));
+  }
+}
+
+/// A piece of the device on the host: where it is, or copied to `room`.
+Piece on_host(const Piece& piece, std::vector<std::byte>& room) {
+  if (kernels::kIsHost<Exec>) return piece;
+  room.resize(bytes_with_padding(piece));
+  const Piece copy = placed(piece, room.data());
+  copy_piece(piece, copy, kernels::download_bytes);
+  return copy;
+}
+
+/// A piece on the host as floats: where it is, or converted in `room`.
+std::span<const float> as_floats(const Piece& piece, std::vector<float>& room) {
+  const auto count = static_cast<std::size_t>(piece.numbers.count);
+  if (piece.numbers.dtype == Dtype::fp32) return {static_cast<const float*>(piece.numbers.data), count};
+  room.resize(count);
+  with_scalar(piece.numbers.dtype, [&]<class Scalar>() {
+    const auto weights = weights_in<Host, Scalar>(piece);
+    for (std::size_t i = 0; i < count; ++i) room[i] = static_cast<float>(weights(i));
+  });
   return room;
 }
 
 }  // namespace
 
-template <class Scalar, class Moment>
-State<Scalar, Moment>::State(const Basis& basis, int shard, const memory::Arena<Exec>& arena)
-    : spans_(owned_spans(basis.table, basis.sharing, shard)),
-      working_(array_of<Scalar>(arena, basis.arrays.params)),
-      master_(master_of<Scalar>(basis.arrays, arena)) {
-  for (const auto& [group, tensor] : basis.arrays.moments)
-    moments_.emplace_back(group, array_of<Moment>(arena, tensor));
+State::State(const Basis& basis, int shard, const memory::Arena<Exec>& arena)
+    : spans_(owned_spans(basis.table, basis.sharing, shard)), copy_(span_of(arena, basis.arrays.copy, "copy")) {
+  const ArrayTensors& t = basis.arrays;
+  groups_.push_back({"params", {span_of(arena, t.params, "params"), span_of(arena, t.master, "optimizer.master")}});
+  for (const MomentTensor& moment : t.moments) {
+    groups_.push_back({moment.group, {span_of(arena, moment.tensor, moment.group)}});
+  }
 }
 
-template <class Scalar, class Moment>
-void State<Scalar, Moment>::clear(const Exec& exec) {
-  clear_bytes(exec, working_);
-  clear_bytes(exec, master_);
-  for (const auto& [group, array] : moments_) clear_bytes(exec, array);
+void State::clear(const Exec& exec) const {
+  for (const Group& group : groups_) {
+    for (const parallel::Span& array : {group.arrays.numbers, group.arrays.master}) {
+      kernels::clear_bytes(exec, array.data, static_cast<std::size_t>(array.bytes()));
+    }
+  }
   exec.fence();
 }
 
-template <class Scalar, class Moment>
-void State<Scalar, Moment>::initialize(const Exec& exec, std::uint64_t seed) {
+/// Of the weights, in place. Moments and a master lie at the same index.
+Piece State::part_of(const Group& group, const OwnedSpan& span) const {
+  const auto part = [&](const parallel::Span& array, std::int64_t first) {
+    return array.data == nullptr ? parallel::Span{} : array.part(first, span.count);
+  };
+  const bool is_weights = &group == &groups_.front();
+  return {part(group.arrays.numbers, is_weights ? span.weights : span.state), part(group.arrays.master, span.state)};
+}
+
+void State::initialize(const Exec& exec, std::uint64_t seed) const {
   clear(exec);
   for (const OwnedSpan& span : spans_) {
-    model::InitializeParam<Scalar>{weights_of(span), span.from, model::InitialValues(seed, *span.param)}.launch(exec);
-  }
-  exec.fence();
-}
-
-template <class Scalar, class Moment>
-std::vector<parallel::Span> State<Scalar, Moment>::weights() const {
-  const auto span = [](const char* label, const auto& array) {
-    using Number = std::remove_const_t<typename std::remove_cvref_t<decltype(array)>::value_type>;
-    return parallel::Span{label, array.data(), static_cast<std::int64_t>(array.size()), kDtype<Number>};
-  };
-  if (Weights::kIsOneArray || !has_master()) return {span("params", working_)};
-  return {span("params", working_), span("optimizer.master", master_)};
-}
-
-template <class Scalar, class Moment>
-template <class OfWeights, class OfMoments>
-std::vector<SavedTensor> State<Scalar, Moment>::collect(const std::function<bool(std::size_t)>& is_wanted,
-                                                        const OfWeights& of_weights,
-                                                        const OfMoments& of_moments) const {
-  std::vector<SavedTensor> state;
-  std::size_t number = 0;
-  const auto add = [&](const std::string& group, const auto& data_of) {
-    for (const OwnedSpan& span : spans_) {
-      if (is_wanted(number++)) state.push_back({group, span.param, span.from, span.count, data_of(span)});
-    }
-  };
-  add("params", of_weights);
-  for (const auto& [group, array] : moments_) {
-    add(group, [&, all = array](const OwnedSpan& span) { return of_moments(span, all); });
-  }
-  return state;
-}
-
-template <class Scalar, class Moment>
-std::vector<SavedTensor> State<Scalar, Moment>::saved(const std::function<bool(std::size_t)>& is_wanted) {
-  return collect(
-      is_wanted, [this](const OwnedSpan& span) { return [this, &span] { return weights_on_host(span); }; },
-      [this](const OwnedSpan& span, const Moments& moments) {
-        return [this, &span, moments] { return moments_on_host(span, moments); };
-      });
-}
-
-template <class Scalar, class Moment>
-std::vector<SavedTensor> State<Scalar, Moment>::copied(const Exec& exec,
-                                                       const std::function<bool(std::size_t)>& is_wanted,
-                                                       std::span<std::byte> room) const {
-  const auto floats = std::make_shared<std::vector<float>>();  // of the tensor that is being saved
-  std::size_t end = 0;
-  const auto copy_of = [&](const auto& array) {
-    using Number = std::remove_cvref_t<decltype(*array.data())>;
-    const auto bytes = static_cast<std::int64_t>(array.size() * sizeof(Number));
-    if (end + static_cast<std::size_t>(bytes) > room.size()) throw std::logic_error("state: no room for the copy");
-    std::byte* const place = room.subspan(end, static_cast<std::size_t>(bytes)).data();
-    kernels::fetch_bytes(exec, array.data(), place, static_cast<std::size_t>(bytes));
-    end += static_cast<std::size_t>(kernels::round_up(bytes, kPartBytes));
-    return reinterpret_cast<Number*>(place);
-  };
-  std::vector<SavedTensor> state = collect(
-      is_wanted,
-      [&](const OwnedSpan& span) {
-        const Weights there = weights_of(span);
-        Scalar* const working = copy_of(there.working);
-        const bool has_own_master = !Weights::kIsOneArray && has_master();
-        const HostWeights<Scalar> copy = weights_in<Scalar>(working, has_own_master ? copy_of(there.master) : nullptr,
-                                                            static_cast<std::size_t>(span.count));
-        return [copy, count = span.count, floats]() -> std::span<const float> {
-          if constexpr (std::is_same_v<Scalar, float>) return {copy.working.data(), copy.working.size()};
-          return as_floats(*floats, count, copy);
-        };
-      },
-      [&](const OwnedSpan& span, const Moments& moments) {
-        const Moment* const copy = copy_of(part_of(moments, span.state, span.count));
-        return [copy, count = span.count, floats]() -> std::span<const float> {
-          if constexpr (std::is_same_v<Moment, float>) return {copy, static_cast<std::size_t>(count)};
-          return as_floats(*floats, count, [&](std::int64_t i) { return copy[i]; });
-        };
-      });
-  exec.fence();
-  return state;
-}
-
-template <class Scalar, class Moment>
-void State<Scalar, Moment>::load(const Exec& exec, const std::function<void(const StateTensor&)>& visit) {
-  clear(exec);
-  std::vector<float> buffer;
-  const auto each = [&](const std::string& group, const auto& take) {
-    for (const OwnedSpan& span : spans_) {
-      buffer.resize(span.count);
-      visit({group, span.param, span.from, buffer});
-      take(span);
-    }
-  };
-  each("params", [&](const OwnedSpan& span) { load_weights(span, buffer); });
-  for (const auto& [group, array] : moments_) {
-    each(group, [&, all = array](const OwnedSpan& span) {
-      std::vector<Moment> values(buffer.size());
-      std::transform(buffer.begin(), buffer.end(), values.begin(), [](float x) { return static_cast<Moment>(x); });
-      upload(values, part_of(all, span.state, span.count));
+    const Piece piece = part_of(groups_.front(), span);
+    with_scalar(piece.numbers.dtype, [&]<class Scalar>() {
+      model::InitializeParam<Scalar>{weights_in<Exec, Scalar>(piece), span.from,
+                                     model::InitialValues(seed, *span.param)}
+          .launch(exec);
     });
   }
+  exec.fence();
 }
 
-/// A span's weights copied to the host, both halves.
-template <class Scalar, class Moment>
-struct State<Scalar, Moment>::HostCopy {
-  HostCopy(const State& state, const OwnedSpan& span)
-      : working(on_host(state.weights_of(span).working)),
-        master(on_host(state.weights_of(span).master)),
-        weights(weights_in(working.data(), state.has_master() ? master.data() : nullptr, working.size())) {}
-  std::vector<Scalar> working;
-  std::vector<kernels::MasterWord<Scalar>> master;
-  HostWeights<Scalar> weights;
-};
+std::vector<parallel::Span> State::weights() const {
+  const auto& [working, master] = groups_.front().arrays;
+  if (master.data == nullptr) return {working};
+  return {working, master};
+}
 
-template <class Scalar, class Moment>
-std::uint64_t State<Scalar, Moment>::fingerprint() const {
-  using Bits = std::conditional_t<sizeof(Real) == 8, std::uint64_t, std::uint32_t>;
-  std::uint64_t sum = 0;
-  for (const OwnedSpan& span : spans_) {
-    const HostCopy copy(*this, span);
-    for (std::int64_t i = 0; i < span.count; ++i) {
-      sum += mix(static_cast<std::uint64_t>(span.param->first + span.from + i), std::bit_cast<Bits>(copy.weights(i)));
+std::vector<SavedTensor> State::saved(const Exec& exec, const std::function<bool(std::size_t)>& is_wanted) const {
+  struct Rooms {
+    std::vector<std::byte> fetched;
+    std::vector<float> floats;
+  };
+  const auto rooms = std::make_shared<Rooms>();  // of the tensor that is being saved
+  std::byte* place = static_cast<std::byte*>(copy_.data);
+  std::byte* const end = place + copy_.bytes();
+  std::vector<SavedTensor> state;
+  std::size_t number = 0;
+  for (const Group& group : groups_) {
+    for (const OwnedSpan& span : spans_) {
+      if (!is_wanted(number++)) continue;
+      Piece piece = part_of(group, span);
+      SavedTensor& tensor = state.emplace_back(group.name, span.param, span.from, span.count);
+      if (copy_.data == nullptr) {
+        tensor.data = [piece, rooms] { return as_floats(on_host(piece, rooms->fetched), rooms->floats); };
+        continue;
+      }
+      if (bytes_with_padding(piece) > static_cast<std::size_t>(end - place)) {
+        throw std::logic_error("state: no room for the copy");
+      }
+      const Piece copy = placed(piece, place);
+      copy_piece(piece, copy,
+                 [&](const void* from, void* to, std::size_t bytes) { kernels::fetch_bytes(exec, from, to, bytes); });
+      place += bytes_with_padding(piece);
+      tensor.data = [copy, rooms] { return as_floats(copy, rooms->floats); };
     }
+  }
+  exec.fence();
+  return state;
+}
+
+void State::load(const Exec& exec, const std::function<void(const StateTensor&)>& visit) const {
+  clear(exec);
+  std::vector<float> values;
+  std::vector<std::byte> room;
+  for (const Group& group : groups_) {
+    for (const OwnedSpan& span : spans_) {
+      values.resize(static_cast<std::size_t>(span.count));
+      visit({group.name, span.param, span.from, values});
+      const Piece there = part_of(group, span);
+      room.resize(bytes_with_padding(there));
+      const Piece here = placed(there, room.data());
+      with_scalar(there.numbers.dtype, [&]<class Scalar>() {
+        const auto weights = weights_in<Host, Scalar>(here);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          if (&group == &groups_.front()) {
+            weights.set(i, static_cast<Accum<Scalar>>(values[i]));
+          } else {
+            weights.working(i) = static_cast<Scalar>(values[i]);
+          }
+        }
+      });
+      copy_piece(here, there, kernels::upload_bytes);
+    }
+  }
+}
+
+std::uint64_t State::fingerprint() const {
+  std::uint64_t sum = 0;
+  std::vector<std::byte> room;
+  for (const OwnedSpan& span : spans_) {
+    const Piece piece = on_host(part_of(groups_.front(), span), room);
+    with_scalar(piece.numbers.dtype, [&]<class Scalar>() {
+      using Bits = std::conditional_t<sizeof(Accum<Scalar>) == 8, std::uint64_t, std::uint32_t>;
+      const auto weights = weights_in<Host, Scalar>(piece);
+      for (std::int64_t i = 0; i < span.count; ++i) {
+        sum += mix(static_cast<std::uint64_t>(span.param->first + span.from + i), std::bit_cast<Bits>(weights(i)));
+      }
+    });
   }
   return sum;
 }
-
-/// A span's weights in place, as the optimizer sees them. A master lies at the index of the moments, unless it is the
-/// working copy.
-template <class Scalar, class Moment>
-auto State<Scalar, Moment>::weights_of(const OwnedSpan& span) const -> Weights {
-  Weights weights{.working = part_of(working_, span.weights, span.count), .master = {}};
-  const std::int64_t first = Weights::kIsOneArray ? span.weights : span.state;
-  if (has_master()) weights.master = part_of(master_, first, span.count);
-  return weights;
-}
-
-template <class Scalar, class Moment>
-void State<Scalar, Moment>::load_weights(const OwnedSpan& span, const std::vector<float>& values) const {
-  std::vector<Scalar> working(values.size());
-  const bool has_own_master = !Weights::kIsOneArray && has_master();
-  std::vector<kernels::MasterWord<Scalar>> master(has_own_master ? values.size() : 0);
-  const HostWeights<Scalar> host = weights_in(working.data(), has_own_master ? master.data() : nullptr, working.size());
-  for (std::size_t i = 0; i < values.size(); ++i) host.set(i, static_cast<Real>(values[i]));
-  const Weights there = weights_of(span);
-  upload(working, there.working);
-  if (has_own_master) upload(master, there.master);
-}
-
-template <class Scalar, class Moment>
-std::span<const float> State<Scalar, Moment>::weights_on_host(const OwnedSpan& span) {
-  if constexpr (kIsPlain<Scalar>) return {working_.data() + span.weights, static_cast<std::size_t>(span.count)};
-  const HostCopy copy(*this, span);
-  return as_floats(saved_, span.count, copy.weights);
-}
-
-template <class Scalar, class Moment>
-std::span<const float> State<Scalar, Moment>::moments_on_host(const OwnedSpan& span, const Moments& moments) {
-  if constexpr (kIsPlain<Scalar> && kIsPlain<Moment>) {
-    return {moments.data() + span.state, static_cast<std::size_t>(span.count)};
-  }
-  const std::vector<Moment> host = on_host(part_of(moments, span.state, span.count));
-  return as_floats(saved_, span.count, [&](std::int64_t i) { return host[i]; });
-}
-
-#define TESSERA_INSTANTIATE(Scalar, Moment) template class State<Scalar, Moment>;
-TESSERA_FOR_EACH_MOMENT(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
 
 }  // namespace tessera::train

@@ -6,7 +6,6 @@
 #include "model/transformer.hpp"
 #include "optim/step_state.hpp"
 #include "train/dtypes.hpp"
-#include "train/update.hpp"
 
 namespace tessera::train {
 namespace {
@@ -41,11 +40,11 @@ model::UnitPlaces<Scalar, Grad> places_of(const Basis& basis, const memory::Aren
   return places;
 }
 
-template <class Scalar, class Grad, class Moment, bool kHasMaster>
+template <class Scalar, class Grad>
 class StepOf final : public Step {
  public:
   StepOf(const Plan& plan, const config::Settings& settings, int rank, const Exec& exec,
-         const memory::Arena<Exec>& arena)
+         const memory::Arena<Exec>& arena, OptimizerStep& optimizer)
       : plan_(plan),
         settings_(settings),
         rank_(rank),
@@ -58,11 +57,7 @@ class StepOf final : public Step {
         clear_lists_(clear_lists(plan.table, plan.sharing)),
         cleared_(upload_list(clear_lists_.spans, arena, plan.cleared)),
         transformer_(plan.shape, plan.table, plan.activations, plan.options, arena, places_),
-        state_(plan, plan.sharing.shard_of(rank), arena),
-        update_(plan, plan.update, settings, plan.sharing.shard_of(rank), arena),
-        optimizer_(plan, settings, arena, [this](const Exec& instance, std::size_t chunk, int slot) {
-          update_.launch(instance, chunk, slot);
-        }) {
+        optimizer_(optimizer) {
     clear_bytes(exec_, grads_);
     exec_.fence();
   }
@@ -98,9 +93,9 @@ class StepOf final : public Step {
     marks.mark(exec_, marks.reduced());
     hooks.begin_update();
     phase("optimizer", [&] {
-      update_.norm(exec_, strategy.squares());
+      optimizer_.norm(exec_, strategy.squares());
       strategy.sum();
-      if (optimizer_.end(exec_)) update_.launch(exec_, 0, 0);
+      optimizer_.end(exec_);
     });
     Kokkos::deep_copy(exec_, scalars_in(arena_, slot), scalars_);
     marks.mark(exec_, marks.end());
@@ -116,8 +111,6 @@ class StepOf final : public Step {
     if (!has_sequences_) return clear_bytes(exec_, place);
     kernels::ClearSpans<Exec, Grad>{Kokkos::subview(cleared_, clear_lists_.of_unit[unit]), place}.launch(exec_);
   }
-
-  OptimizerStep& optimizer() override { return optimizer_; }
 
   void validate(const HostTokens& tokens, int sequences, model::Hooks& hooks) override {
     const kernels::Value<double, Exec> loss(arena_.data<double>(plan_.numbers.validation_loss));
@@ -136,18 +129,6 @@ class StepOf final : public Step {
                                     .decode_parts = settings_.attention.decode_parts},
                                    prompt, options, hooks);
   }
-
-  void initialize(std::uint64_t seed) override { state_.initialize(exec_, seed); }
-  std::vector<parallel::Span> weights() const override { return state_.weights(); }
-  std::vector<SavedTensor> saved(const std::function<bool(std::size_t)>& is_wanted) override {
-    const memory::TensorId copy = plan_.arrays.copy;
-    if (copy == memory::kAbsent) return state_.saved(is_wanted);
-    return state_.copied(
-        exec_, is_wanted,
-        {static_cast<std::byte*>(arena_.raw(copy)), static_cast<std::size_t>(plan_.layout[copy].bytes)});
-  }
-  void load(const std::function<void(const StateTensor&)>& visit) override { state_.load(exec_, visit); }
-  std::uint64_t fingerprint() const override { return state_.fingerprint(); }
 
  private:
   using Real = Accum<Scalar>;
@@ -202,19 +183,16 @@ class StepOf final : public Step {
   const ClearLists clear_lists_;
   const kernels::Vector<const kernels::ClearSpan, Exec> cleared_;
   model::Transformer<Scalar, Grad> transformer_;
-  State<Scalar, Moment> state_;
-  Update<Scalar, Grad, Moment, kHasMaster> update_;
-  OptimizerStep optimizer_;
+  OptimizerStep& optimizer_;
   bool has_sequences_ = true;  // in the micro-step being enqueued
 };
 
 }  // namespace
 
 std::unique_ptr<Step> make_step(const Plan& plan, const config::Settings& settings, int rank, const Exec& exec,
-                                const memory::Arena<Exec>& arena) {
-  return with_types(plan, plan.layout, [&]<class Scalar, class Grad, class Moment, bool kHasMaster>() {
-    return std::unique_ptr<Step>(
-        std::make_unique<StepOf<Scalar, Grad, Moment, kHasMaster>>(plan, settings, rank, exec, arena));
+                                const memory::Arena<Exec>& arena, OptimizerStep& optimizer) {
+  return with_types(plan.options.dtype, plan.options.has_narrow_gradients, [&]<class Scalar, class Grad>() {
+    return std::unique_ptr<Step>(std::make_unique<StepOf<Scalar, Grad>>(plan, settings, rank, exec, arena, optimizer));
   });
 }
 

@@ -1,10 +1,8 @@
 /// A training step on this rank's memory: forward and backward of every micro-step, the norm, the update. This
-/// interface hides the dtypes of weights, gradients and moments.
+/// interface hides the dtypes of weights and gradients.
 /// Async  enqueued on the instance given to make_step(); functions wait only where they say so.
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -17,7 +15,6 @@
 #include "train/optimizer_step.hpp"
 #include "train/pipeline.hpp"
 #include "train/plan.hpp"
-#include "train/state.hpp"
 #include "train/step_hooks.hpp"
 
 namespace tessera::train {
@@ -34,29 +31,19 @@ class Step {
   /// Call before a unit's gradients are written: if they are sharded, clears what backward adds to.
   virtual void clear_unit(int unit) = 0;
 
-  virtual OptimizerStep& optimizer() = 0;
-
   /// Adds the loss of a micro-batch, rows 0 .. sequences - 1 of `tokens`, to the validation's.
   virtual void validate(const HostTokens& tokens, int sequences, model::Hooks& hooks) = 0;
 
   /// Continues `prompt` with the current weights. Allocates and waits.
   virtual std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options,
                                     model::Hooks& hooks) = 0;
-
-  // The state; a deferred update must have been settled.
-
-  /// Weights from seed and label, moments zero. Waits.
-  virtual void initialize(std::uint64_t seed) = 0;
-  virtual std::vector<parallel::Span> weights() const = 0;  // State::weights(), as the next three
-  /// State::copied() if the plan has room for a copy, else State::saved().
-  virtual std::vector<SavedTensor> saved(const std::function<bool(std::size_t)>& is_wanted) = 0;
-  virtual void load(const std::function<void(const StateTensor&)>& visit) = 0;
-  virtual std::uint64_t fingerprint() const = 0;
 };
 
-/// For rank `rank`. Keeps references to plan, settings and arena. Zeroes all gradients; their padding stays zero.
+/// For rank `rank`. Keeps references to plan, settings, arena and optimizer. Zeroes all gradients; their padding
+/// stays zero.
 /// Async  fences.
 std::unique_ptr<Step> make_step(const Plan& plan, const config::Settings& settings, int rank,
-                                const kernels::Device& exec, const memory::Arena<kernels::Device>& arena);
+                                const kernels::Device& exec, const memory::Arena<kernels::Device>& arena,
+                                OptimizerStep& optimizer);
 
 }  // namespace tessera::train

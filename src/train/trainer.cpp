@@ -19,8 +19,9 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
       scalars_(optim::state_at(arena_.data<double>(plan.numbers.state))),
       validation_loss_(arena_.data<double>(plan.numbers.validation_loss)),
       norms_(array_of<double>(arena_, plan.numbers.norms)),
-      step_(make_step(plan, settings, world.rank(), exec_, arena_)),
-      optimizer_(step_->optimizer()),
+      state_(plan, plan.sharing.shard_of(world.rank()), arena_),
+      optimizer_(plan, plan.update, settings, plan.sharing.shard_of(world.rank()), arena_),
+      step_(make_step(plan, settings, world.rank(), exec_, arena_, optimizer_)),
       strategy_(make_exchange(plan, settings, world, exec_, arena_, optimizer_)),
       pipeline_(exec_, world, plan.batch.micro_steps, strategy_->most_waits(), settings.train.graph),
       row_(plan.shape.T + 1) {
@@ -41,10 +42,10 @@ void Trainer::disconnect() {
 
 void Trainer::initialize(std::uint64_t seed) {
   settle();
-  step_->initialize(seed);
+  state_.initialize(exec_, seed);
   // Every part is a pure function of the seed; if nothing is sharded or offloaded, a broadcast makes sure.
   if (plan_.sharing.is_sharded() || offloaded_bytes(plan_) > 0) return;
-  for (const parallel::Span& weights : step_->weights()) world_.collectives().broadcast(weights);
+  for (const parallel::Span& weights : state_.weights()) world_.collectives().broadcast(weights);
 }
 
 void Trainer::start(std::int64_t first_sample, const data::Sampler& sampler, bool launch_by_launch) {
@@ -111,8 +112,9 @@ void Trainer::follow() { model::walk_forward(plan_.table, model::Pass::inference
 
 std::vector<SavedTensor> Trainer::saved_state(bool mine_only) {
   settle();
-  return step_->saved(
-      [&](std::size_t number) { return !mine_only || saves(plan_.sharing, world_.size(), world_.rank(), number); });
+  return state_.saved(exec_, [&](std::size_t number) {
+    return !mine_only || saves(plan_.sharing, world_.size(), world_.rank(), number);
+  });
 }
 
 std::uint64_t Trainer::joined_fingerprint(std::uint64_t own) const {
@@ -128,7 +130,7 @@ std::uint64_t Trainer::joined_fingerprint(std::uint64_t own) const {
 
 void Trainer::load_state(const std::function<void(const StateTensor&)>& visit) {
   settle();
-  step_->load(visit);
+  state_.load(exec_, visit);
 }
 
 StateScalars Trainer::scalars() const {
@@ -137,7 +139,8 @@ StateScalars Trainer::scalars() const {
   exec_.fence();
   StateScalars scalars{s.step, s.optimizer_steps, s.good_steps, s.loss_scale};
   if (norms_.size() == 0) return scalars;
-  const std::vector<double> ring = on_host(norms_);
+  std::vector<double> ring(norms_.size());
+  kernels::download_bytes(norms_.data(), ring.data(), ring.size() * sizeof(double));
   const auto window = static_cast<std::int64_t>(ring.size());
   for (std::int64_t i = std::max<std::int64_t>(0, s.norms - window); i < s.norms; ++i) {
     scalars.norms.push_back(ring[i % window]);

@@ -24,8 +24,10 @@
 #include "parallel/collectives/collective.hpp"
 #include "parallel/strategies/strategy.hpp"
 #include "parallel/world.hpp"
+#include "train/optimizer_step.hpp"
 #include "train/pipeline.hpp"
 #include "train/plan.hpp"
+#include "train/state.hpp"
 #include "train/step.hpp"
 #include "train/step_hooks.hpp"
 
@@ -149,14 +151,14 @@ class Trainer final : public Steps {
   /// The arrays of this rank's weights: the working copy and, if there is one, what its master adds.
   std::vector<parallel::Span> weights() {
     settle();
-    return step_->weights();
+    return state_.weights();
   }
 
   /// A hash of this rank's weights, bit for bit. joined_fingerprint(), collective, combines the hashes of ranks that
   /// share a model: equal on all ranks if all models are the same.
   std::uint64_t own_fingerprint() {
     settle();
-    return step_->fingerprint();
+    return state_.fingerprint();
   }
   std::uint64_t joined_fingerprint(std::uint64_t own) const;
   std::uint64_t weights_fingerprint() { return joined_fingerprint(own_fingerprint()); }
@@ -170,8 +172,9 @@ class Trainer final : public Steps {
   const optim::StateView scalars_;  // on the device
   const kernels::Value<double, Exec> validation_loss_;
   const kernels::Vector<double, Exec> norms_;  // optim::PrepareUpdate::norms
+  const State state_;
+  OptimizerStep optimizer_;
   const std::unique_ptr<Step> step_;
-  OptimizerStep& optimizer_;                      // step_'s
   std::unique_ptr<parallel::Strategy> strategy_;  // until disconnect(), like the hooks, which drive it
   std::optional<StepHooks> hooks_;
   Pipeline pipeline_;

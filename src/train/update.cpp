@@ -101,18 +101,14 @@ UpdateTensors declare_update(const Basis& basis, bool has_squares, memory::Layou
   return t;
 }
 
-template <class Scalar, class Grad, class Moment, bool kHasMaster>
-Update<Scalar, Grad, Moment, kHasMaster>::Update(const Basis& basis, const UpdateTensors& tensors,
-                                                 const config::Settings& settings, int shard,
-                                                 const memory::Arena<Exec>& arena)
-    : settings_(settings),
-      grads_(array_of<const Grad>(arena, basis.arrays.grads)),
+Update::Update(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings, int shard,
+               const memory::Arena<Exec>& arena)
+    : basis_(basis),
+      settings_(settings),
+      arena_(arena),
       owned_gradients_(owned_gradients(basis.sharing, shard)),
-      norm_share_(basis.sharing.ownership.shards() == 1
-                      ? 1.0
-                      : static_cast<double>(basis.sharing.ownership.shards()) / basis.batch.ranks),
       norm_partial_(array_of<double>(arena, tensors.norm_partial)),
-      state_(optim::state_at(arena.template data<double>(basis.numbers.state))) {
+      state_(optim::state_at(arena.data<double>(basis.numbers.state))) {
   const StagedTensors& staged = basis.arrays.staged;
   const std::int64_t owned = basis.sharing.ownership.owned_count();
   const std::vector<Chunk> chunks = staged.is_empty() ? std::vector<Chunk>{{0, owned}} : chunks_of(owned);
@@ -131,75 +127,65 @@ Update<Scalar, Grad, Moment, kHasMaster>::Update(const Basis& basis, const Updat
     if (is_one_launch) launches = {{first, blocks.size()}};
   }
   blocks_ = upload_list(blocks, arena, tensors.blocks);
-  for (int slot = 0; slot < std::max(staged.slots, 1); ++slot) slots_.push_back(arrays_in(basis.arrays, arena, slot));
 }
 
-template <class Scalar, class Grad, class Moment, bool kHasMaster>
-void Update<Scalar, Grad, Moment, kHasMaster>::norm(const Exec& exec, std::optional<std::int64_t> squares) const {
+void Update::norm(const Exec& exec, std::optional<std::int64_t> squares) const {
   std::size_t done = static_cast<std::size_t>(squares.value_or(0));
   for (std::size_t i = 0; !squares && i < owned_gradients_.size(); ++i) {
     const auto [first, count] = owned_gradients_[i];
-    const std::size_t end = done + norm_blocks_of(owned_gradients_[i]);
-    kernels::SquareNorm<Exec, Grad>{.x = Kokkos::subview(grads_, std::make_pair(first, first + count)),
-                                    .partial = Kokkos::subview(norm_partial_, std::make_pair(done, end)),
-                                    .total = {}}
-        .launch_blocks(exec);
-    done = end;
+    const std::pair blocks(done, done + norm_blocks_of(owned_gradients_[i]));
+    with_types(basis_.options.dtype, basis_.options.has_narrow_gradients, [&]<class Scalar, class Grad>() {
+      const auto grads = array_of<const Grad>(arena_, basis_.arrays.grads);
+      kernels::SquareNorm<Exec, Grad>{.x = Kokkos::subview(grads, std::make_pair(first, first + count)),
+                                      .partial = Kokkos::subview(norm_partial_, blocks),
+                                      .total = {}}
+          .launch_blocks(exec);
+    });
+    done = blocks.second;
   }
+  const int shards = basis_.sharing.ownership.shards();  // ranks that hold the same part: all their shares are added up
   kernels::SquareNormTotal<Exec>{.partial = Kokkos::subview(norm_partial_, std::make_pair(std::size_t{0}, done)),
                                  .total = kernels::Value<double, Exec>(&state_.data()->norm_squared),
-                                 .scale = norm_share_,
+                                 .scale = shards == 1 ? 1.0 : static_cast<double>(shards) / basis_.batch.ranks,
                                  .loss = kernels::Value<const double, Exec>(&state_.data()->loss_sum)}
       .launch(exec);
 }
 
-template <class Scalar, class Grad, class Moment, bool kHasMaster>
-void Update<Scalar, Grad, Moment, kHasMaster>::launch(const Exec& exec, std::size_t chunk, int slot) const {
-  optim::with_rule(settings_.optimizer.kind, [&]<class Rule>() { launch_by<Rule>(exec, chunk, slots_[slot]); });
-}
-
-template <class Scalar, class Grad, class Moment, bool kHasMaster>
-template <class Rule>
-void Update<Scalar, Grad, Moment, kHasMaster>::launch_by(const Exec& exec, std::size_t chunk,
-                                                         const Arrays& arrays) const {
+void Update::launch(const Exec& exec, std::size_t chunk, int slot) const {
   const config::Optimizer& o = settings_.optimizer;
-  kernels::WeightUpdate<Rule, Exec, Scalar, Grad, Moment, kHasMaster> update{
-      .blocks = {},
-      .master = arrays.master,
-      .param = Weights::kIsOneArray ? kernels::Vector<Scalar, Exec>{} : arrays.working,
-      .grad = grads_,
-      .moments = {},
-      .scalars = kernels::Value<const kernels::UpdateScalars, Exec>(&state_.data()->update),
-      .keys = {o.beta1, o.beta2, static_cast<Real>(o.eps), static_cast<Real>(o.weight_decay)}};
-  std::copy(arrays.moments.begin(), arrays.moments.end(), update.moments);
-  for (const BlockRange& range : launches_[chunk]) {
-    update.blocks = Kokkos::subview(blocks_, range);
-    update.launch(exec);
-  }
+  const ArrayTensors& t = basis_.arrays;
+  with_update_types(basis_, arena_.layout(), [&]<class Scalar, class Grad, class Moment, bool kHasMaster>() {
+    optim::with_rule(o.kind, [&]<class Rule>() {
+      constexpr bool is_one_array = kernels::MasterWeights<Exec, Scalar>::kIsOneArray;
+      using Real = Accum<Scalar>;
+      using Master = kernels::MasterWord<Scalar>;
+      kernels::WeightUpdate<Rule, Exec, Scalar, Grad, Moment, kHasMaster> update{
+          .blocks = {},
+          .master = array_in<Master>(is_one_array ? t.params : t.master, slot),
+          .param = is_one_array ? kernels::Vector<Scalar, Exec>{} : array_in<Scalar>(t.params, slot),
+          .grad = array_of<const Grad>(arena_, t.grads),
+          .moments = {},
+          .scalars = kernels::Value<const kernels::UpdateScalars, Exec>(&state_.data()->update),
+          .keys = {o.beta1, o.beta2, static_cast<Real>(o.eps), static_cast<Real>(o.weight_decay)}};
+      for (std::size_t i = 0; i < t.moments.size(); ++i) {
+        update.moments[i] = array_in<Moment>(t.moments[i].tensor, slot);
+      }
+      for (const BlockRange& range : launches_[chunk]) {
+        update.blocks = Kokkos::subview(blocks_, range);
+        update.launch(exec);
+      }
+    });
+  });
 }
 
-/// The chunk in a slot; arrays that stay on the device, whole.
-template <class Scalar, class Grad, class Moment, bool kHasMaster>
-auto Update<Scalar, Grad, Moment, kHasMaster>::arrays_in(const ArrayTensors& t, const memory::Arena<Exec>& arena,
-                                                         int slot) -> Arrays {
-  const auto place_of = [&]<class Number>(memory::TensorId home) {
-    if (home == memory::kAbsent || !t.staged.holds(home)) return array_of<Number>(arena, home);
-    const kernels::Vector<Number, Exec> slots = array_of<Number>(arena, t.staged.slots_of(home));
-    const std::size_t count = slots.size() / t.staged.slots;
-    return kernels::Vector<Number, Exec>(slots.data() + slot * count, count);
-  };
-  const memory::TensorId master = Weights::kIsOneArray ? t.params : t.master;
-  Arrays arrays{.moments = {},
-                .master = place_of.template operator()<kernels::MasterWord<Scalar>>(master),
-                .working = place_of.template operator()<Scalar>(t.params)};
-  for (const MomentTensor& moment : t.moments) {
-    arrays.moments.push_back(place_of.template operator()<Moment>(moment.tensor));
-  }
-  return arrays;
+/// The chunk in a slot; an array that stays on the device, whole.
+template <class Number>
+kernels::Vector<Number, kernels::Device> Update::array_in(memory::TensorId home, int slot) const {
+  const StagedTensors& staged = basis_.arrays.staged;
+  if (home == memory::kAbsent || !staged.holds(home)) return array_of<Number>(arena_, home);
+  const kernels::Vector<Number, Exec> slots = array_of<Number>(arena_, staged.slots_of(home));
+  const std::size_t count = slots.size() / staged.slots;
+  return kernels::Vector<Number, Exec>(slots.data() + slot * count, count);
 }
-
-#define TESSERA_INSTANTIATE(Scalar, Grad, Moment, kHasMaster) template class Update<Scalar, Grad, Moment, kHasMaster>;
-TESSERA_FOR_EACH_UPDATE(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
 
 }  // namespace tessera::train

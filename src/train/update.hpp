@@ -1,4 +1,4 @@
-/// The optimizer's arithmetic, by types of arrays: the norm of all gradients, and the update of this rank's elements.
+/// The optimizer's arithmetic: the norm of all gradients, and the update of this rank's elements.
 /// optimizer_step.hpp decides when it runs.
 #pragma once
 
@@ -10,7 +10,6 @@
 
 #include "config/settings.hpp"
 #include "kernels/core/tensor.hpp"
-#include "kernels/master_weights.hpp"
 #include "kernels/update_blocks.hpp"
 #include "memory/arena.hpp"
 #include "optim/step_state.hpp"
@@ -27,14 +26,12 @@ struct UpdateTensors {
 };
 UpdateTensors declare_update(const Basis& basis, bool has_squares, memory::Layout& layout);
 
-/// Types as in kernels/weight_update.hpp.
-template <class Scalar, class Grad, class Moment, bool kHasMaster>
 class Update {
  public:
   using Exec = kernels::Device;
 
-  /// For the rank that holds shard `shard`. Uploads the list of blocks to its place in the arena. Keeps a reference to
-  /// the settings.
+  /// For the rank that holds shard `shard`. Uploads the list of blocks to its place in the arena. Keeps references to
+  /// its arguments.
   /// Async  fences.
   Update(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings, int shard,
          const memory::Arena<Exec>& arena);
@@ -48,26 +45,17 @@ class Update {
   void launch(const Exec& exec, std::size_t chunk, int slot) const;
 
  private:
-  using Real = Accum<Scalar>;
-  using Weights = kernels::MasterWeights<Exec, Scalar>;
   using BlockRange = std::pair<std::size_t, std::size_t>;
-  struct Arrays {
-    std::vector<kernels::Vector<Moment, Exec>> moments;
-    kernels::Vector<kernels::MasterWord<Scalar>, Exec> master;
-    kernels::Vector<Scalar, Exec> working;
-  };
 
-  template <class Rule>
-  void launch_by(const Exec& exec, std::size_t chunk, const Arrays& arrays) const;
-  static Arrays arrays_in(const ArrayTensors& t, const memory::Arena<Exec>& arena, int slot);
+  template <class Number>
+  kernels::Vector<Number, Exec> array_in(memory::TensorId home, int slot) const;
 
+  const Basis& basis_;
   const config::Settings& settings_;
-  const kernels::Vector<const Grad, Exec> grads_;
+  const memory::Arena<Exec>& arena_;
   const std::vector<parallel::Range> owned_gradients_;
-  const double norm_share_;  // 1 / ranks that hold the same part: all ranks' shares are added up
   const kernels::Vector<double, Exec> norm_partial_;
   const optim::StateView state_;
-  std::vector<Arrays> slots_;
   kernels::Vector<const kernels::UpdateBlock, Exec> blocks_;
   std::vector<std::vector<BlockRange>> launches_;  // [chunks] in blocks_: one, or one per tensor without train.fused
 };

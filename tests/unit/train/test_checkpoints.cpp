@@ -41,10 +41,10 @@ std::vector<std::vector<Part>> parts_of(const Way& way, int ranks, const State& 
   const int shards = plan.sharing.ownership.shards(), copies = ranks / shards;
   std::vector<std::vector<Part>> parts(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
-    train::State<float, float> kept(plan, plan.sharing.shard_of(rank), arena);
+    const train::State kept(plan, plan.sharing.shard_of(rank), arena);
     kept.load(Device(), [&](const train::StateTensor& tensor) { fill(tensor, state); });
     const auto is_mine = [&](std::size_t number) { return static_cast<int>(number % copies) == rank / shards; };
-    for (const train::SavedTensor& tensor : kept.saved(is_mine)) parts[rank].push_back(part_of(tensor));
+    for (const train::SavedTensor& tensor : kept.saved({}, is_mine)) parts[rank].push_back(part_of(tensor));
   }
   return parts;
 }
