@@ -124,9 +124,12 @@ def page_tables(name, results):
 
 
 def rewrite(name, folder):
-    """Puts the generated part into the page, which marks its place."""
+    """Puts the generated part into the page, which marks its place; on one without a mark above its answer, and the picture after it."""
     page = folder / "README.md"
     text = page.read_text() if page.exists() else ""
+    if not MARKS.search(text):
+        picture = f"![{Results(folder).info['question']}]({folder.name}.png)"
+        text = text.replace("\n**Answer.**", f"\n<!-- generated: {name} -->\n<!-- end -->\n\n{picture}\n\n**Answer.**", 1)
     if [mark[1] for mark in MARKS.finditer(text)].count(name) != 1:
         raise Refusal(FILES, f"{page}: mark the place of its tables with the lines <!-- generated: {name} --> and <!-- end -->, once")
     page.write_text(with_part(text, name, generated_text(name, folder)))

@@ -46,6 +46,8 @@ def outcome_of(script, name, words, run, publishes):
 
 def run_all(script, names, words, place, publishes, with_torch=False):
     """The exit code of the first that failed for another reason than the machine; prints the table."""
+    if with_torch:
+        beside.python_with_torch(on_gpu=False)  # refuses now what every experiment would
     rows, worst, first = [], FINISHED, time.monotonic()
     for name in names:
         start = time.monotonic()

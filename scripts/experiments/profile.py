@@ -82,11 +82,11 @@ def tables(results):
         sums.append([*key, 1e3 * row["steps/forward:median"], 1e3 * sum(seconds for _, seconds in forward.values()),
                      sum(calls for calls, _ in forward.values()), label, calls, largest(both)[0], row.outcome])
         shares.append([*key, percent(forward, "products"), percent(forward, "attention"), percent(forward, "others"), percent(whole, "products"),
-                       percent(whole, "attention"), percent(whole, "update"), percent(whole, "others"), 1e3 * softmax, 1e3 * products])
+                       percent(whole, "attention"), percent(whole, "update"), percent(whole, "others"), 1e3 * softmax, products / softmax if softmax else NAN])
     yield ["size", "T", "attention", "forward by the clock, ms", "sum of its kernels, ms", "launches", "longest in forward", "calls",
            "longest with backward", "outcome"], sums
     yield ["size", "T", "attention", "forward: products, %", "attention", "others", "step: products, %", "attention", "AdamW", "others",
-           "softmax, ms", "its two products, ms"], shares
+           "softmax, ms", "its products / softmax"], shares
     if ran:
         row, step = max(ran, key=lambda pair: (pair[0][KERNEL] == "standard", pair[0].get("model.size") != "small", pair[0][T]))
         forward = step.of("forward")

@@ -174,7 +174,7 @@ class Experiments(RunTest):
 
         with mock.patch.object(beside, "Torch", Worker), contextlib.redirect_stderr(io.StringIO()) as told:
             for _ in range(2):
-                beside.measure(Results(output), step, beside.Python("a python", "2.11", "a GPU"))
+                beside.measure(Results(output), SimpleNamespace(MODES=tuple(beside.STEPS)), beside.Python("a python", "2.11", "a GPU"))
         self.assertEqual([(request["size"], request["dtype"]) for request in asked],
                          [(size, dtype) for ours in (("fp32", "tf32"), ("bf16",)) for size in ("small", "medium") for dtype in ours])
         first = asked[0]
@@ -464,11 +464,16 @@ class Published(unittest.TestCase):
         self.assertEqual((first["ms"], list(first.rounds["ms"]), first.spread("ms"), first.outcome, first.ranks), (2.0, [1.0, 2.0, 4.0], 1.5, "ok", 1))
         self.assertEqual((second.outcome, np.isnan(second["ms"]), second.ranks), ("out of memory", True, 2))
 
-    def test_a_page_without_marks_is_refused(self):
+    def test_a_page_without_marks_gets_them_above_its_answer_or_is_refused(self):
         with tempfile.TemporaryDirectory() as place:
             (Path(place) / "README.md").write_text("# step\n")
+            shutil.copy(homes()["step"] / STORED, place)
             with self.assertRaisesRegex(Refusal, "mark the place"):
                 published.rewrite("step", Path(place))
+            (Path(place) / "README.md").write_text("# step\n\n**Why?**\n\n**Answer.** So.\n")
+            published.rewrite("step", Path(place))
+            page = (Path(place) / "README.md").read_text()
+        self.assertRegex(page, r"(?s)^# step\n\n\*\*Why\?\*\*\n\n<!-- generated: step -->\nMeasured .*\n<!-- end -->\n\n!\[.*\]\(.*\.png\)\n\n\*\*Answer\.\*\* So\.\n$")
 
 
 class Pictures(unittest.TestCase):
