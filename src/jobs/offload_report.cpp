@@ -21,7 +21,7 @@ std::string OffloadReport::measure(const train::Plan& plan, const config::Settin
   known.plan = train::keys_of_run(known.plan, launch_of(world).gpu_models, has_several_hosts ? world.local_size() : 0);
   known.plan.host_link_gbyte_per_s = 1e-9 * link_;
   const train::Machine machine = train::machine_of(world);
-  predicted_ = train::predict_offloaded(plan, known, machine);
+  predicted_ = train::predict_step(plan, known, machine);
   return fmt::format(
              "offload    {} pinned, the link moves {:.1f} GB/s in each direction: a step takes at least {:.4g} ms\n",
              memory::readable_bytes(rate.bytes), 1e-9 * link_, 1e3 * predicted_.streams_s) +

@@ -33,7 +33,7 @@ class OffloadReport {
  private:
   double link_ = io::kNotMeasured;
   std::vector<double> steps_;
-  train::OffloadTime predicted_{io::kNotMeasured, io::kNotMeasured};
+  train::StepTime predicted_;
 };
 
 }  // namespace tessera::jobs

@@ -167,24 +167,17 @@ void add_transfers(const train::Plan& plan, const RunFigures& run, Rows& rows) {
 
 void add_times(const train::Plan& plan, const config::Settings& settings, const train::Machine& machine,
                const RunFigures& run, Rows& rows) {
-  const train::Rates rates = train::rates_of(settings, plan, machine);
-  const train::Spread spread = train::spread_of(plan, settings.plan);
+  const train::StepTime time = train::predict_step(plan, settings, machine);
   const bool is_offloaded = train::offloaded_bytes(plan) > 0;  // beside the phases, which have no times of their own
-  train::StepTime time{NAN, NAN, NAN, NAN, NAN};
-  if (is_offloaded) {
-    const train::OffloadTime offload = train::predict_offloaded(plan, settings, machine);
-    rows.add_time("step", offload.step_s, run.step_s);
-    rows.add_time("  its link to the host", offload.streams_s, NAN);
-  } else {
-    if (train::missing_rates(plan, rates, spread).empty()) {
-      time = train::predict_step(plan, settings.parallel, rates, spread);
-    }
-    rows.add_time("step", time.step_s(), run.step_s);
-  }
-  rows.add_time("  forward", time.forward_s, run.forward_s);
-  rows.add_time("  backward", time.backward_s, run.backward_s);
-  rows.add_time("  exposed communication", time.exposed_s, run.exposed_s);
-  rows.add_time("  optimizer", time.optimizer_s, run.optimizer_s);
+  rows.add_time("step", time.step_s, run.step_s);
+  if (is_offloaded) rows.add_time("  its link to the host", time.streams_s, NAN);
+  const auto add = [&](const char* phase, double predicted_s, double measured_s) {
+    rows.add_time(phase, is_offloaded ? NAN : predicted_s, measured_s);
+  };
+  add("  forward", time.forward_s, run.forward_s);
+  add("  backward", time.backward_s, run.backward_s);
+  add("  exposed communication", time.exposed_s, run.exposed_s);
+  add("  optimizer", time.optimizer_s, run.optimizer_s);
 }
 
 RunFigures read_run(const std::filesystem::path& path) {

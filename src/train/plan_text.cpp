@@ -210,13 +210,9 @@ std::string plan_figures(const config::Settings& settings, int started, std::str
       "{}\n",
       config::toml_string(name), ranks, plan.layout.total_bytes() + on_host, parts.state, parts.activations,
       checkpoint_bytes(plan));
-  const Rates rates = rates_of(settings, plan, machine);
-  const Spread spread = spread_of(plan, settings.plan);
-  const std::vector<std::string> missing = missing_rates(plan, rates, spread);
-  if (!missing.empty()) return text + fmt::format("missing_rates = [\"{}\"]\n", fmt::join(missing, "\", \""));
-  const double step_s = offloaded_bytes(plan) > 0 ? predict_offloaded(plan, settings, machine).step_s
-                                                  : predict_step(plan, settings.parallel, rates, spread).step_s();
-  return text + fmt::format("step_s = {}\n", config::toml_number(step_s));
+  const StepTime time = predict_step(plan, settings, machine);
+  if (time.missing.empty()) return text + fmt::format("step_s = {}\n", config::toml_number(time.step_s));
+  return text + fmt::format("missing_rates = [\"{}\"]\n", fmt::join(time.missing, "\", \""));
 }
 
 std::string build_figures() {

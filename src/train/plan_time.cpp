@@ -80,6 +80,114 @@ Rate rate_of_group(const Rates& rates, std::int64_t on_host) {
 
 double over(double work, const Rate& rate) { return work > 0 ? work / rate.value : 0; }
 
+Rates rates_of(const config::Settings& settings, const Plan& plan, const Machine& machine) {
+  const config::PlanSettings& keys = settings.plan;
+  const Rates measured = shipped(settings, plan, machine);
+  return {.gemm = given_or(1e12 * keys.gemm_tflops, measured.gemm),
+          .attention = given_or(1e12 * keys.attention_tflops, measured.attention),
+          .copy = given_or(1e9 * keys.copy_gbyte_per_s, measured.copy),
+          .link = given_or(1e9 * keys.link_gbyte_per_s, measured.link),
+          .node_link = given_or(1e9 * keys.node_link_gbyte_per_s, network_rate(keys, plan.batch.ranks)),
+          .host_link = given_or(1e9 * keys.host_link_gbyte_per_s, measured.host_link)};
+}
+
+Spread spread_of(const Plan& plan, const config::PlanSettings& keys) {
+  const std::int64_t here = keys.ranks_per_node;
+  if (here == 0 || plan.batch.ranks <= here) return {};
+  // Ranks of one copy are neighbours (Sharing::shard_of).
+  const std::int64_t shards = plan.sharing.ownership.shards();
+  return {.shards = here % shards != 0 ? std::min(here, shards) : 0,
+          .replicas = std::max<std::int64_t>(here / shards, 1)};
+}
+
+/// The keys of unknown rates that the passes need.
+std::vector<std::string> missing_rates(const Plan& plan, const Rates& rates, const Spread& spread) {
+  std::vector<std::string> keys;
+  const auto want = [&](const Rate& rate, const char* key) {
+    if (rate.value == 0) keys.emplace_back(key);
+  };
+  want(rates.gemm, "plan.gemm_tflops");
+  want(rates.attention, "plan.attention_tflops");
+  want(rates.copy, "plan.copy_gbyte_per_s");
+  const NetworkBytes bytes = network_bytes(plan);
+  const double shards = bytes.reduce_scatter + bytes.all_gather;
+  if ((shards > 0 && spread.shards == 0) || (bytes.all_reduce > 0 && spread.replicas == 0))
+    want(rates.link, "plan.link_gbyte_per_s");
+  if ((shards > 0 && spread.shards > 0) || (bytes.all_reduce > 0 && spread.replicas > 0)) {
+    want(rates.node_link, "plan.node_link_gbyte_per_s");
+  }
+  return keys;
+}
+
+/// Without offloaded state.
+void predict_passes(const Plan& plan, const config::Parallel& parallel, StepTime& time) {
+  const Rates& rates = time.rates;
+  const StepWork work = step_work(plan);
+  time.forward_s = over(work.forward_gemm_flop, rates.gemm) + over(work.forward_attention_flop, rates.attention) +
+                   over(work.forward_bytes, rates.copy);
+  time.backward_s = over(work.backward_gemm_flop, rates.gemm) + over(work.backward_attention_flop, rates.attention) +
+                    over(work.backward_bytes, rates.copy);
+  time.optimizer_s = over(work.optimizer_bytes, rates.copy);
+
+  const Sharing& sharing = plan.sharing;
+  const parallel::Ownership& o = sharing.ownership;
+  const NetworkBytes bytes = network_bytes(plan);
+  const Rate to_shards = rate_of_group(rates, time.spread.shards);
+  const Rate to_replicas = rate_of_group(rates, time.spread.replicas);
+  const double scatters_s = over(bytes.reduce_scatter, to_shards);
+  const double sums_s = over(bytes.all_reduce, to_replicas), gradients_s = scatters_s + sums_s;
+  const double weights_s = over(bytes.all_gather, to_shards);
+  time.communication_s = gradients_s + weights_s;
+  time.exposed_s = 0;
+  if (time.communication_s == 0) return;
+
+  // The embedding's gradient is ready last, and its weights are read first: no computation overlaps their transfers.
+  const double embedding = real(o.padded(0)) / real(o.whole_count()), micro_steps = plan.batch.micro_steps;
+  const double last_s = embedding * (scatters_s / (sharing.shards_gradients() ? micro_steps : 1) + sums_s);
+  const double first_s =
+      bytes.weights == 0 ? 0 : weights_s * real(o.padded(0)) * real(bytes_of(plan.options.dtype)) / bytes.weights;
+  const double last_backward_s = time.backward_s / micro_steps, first_forward_s = time.forward_s / micro_steps;
+  switch (sharing.shard) {
+    case config::Shard::none: {
+      const bool waits = parallel.gradient_sync == config::GradientSync::flat ||
+                         parallel.gradient_sync == config::GradientSync::per_parameter;
+      time.exposed_s = waits ? gradients_s : std::max(last_s, gradients_s - last_backward_s);
+      break;
+    }
+    case config::Shard::optimizer:
+      time.exposed_s = std::max(last_s, gradients_s - last_backward_s) + std::max(first_s, weights_s - first_forward_s);
+      break;
+    case config::Shard::gradients:
+      time.exposed_s = std::max(last_s, gradients_s - time.backward_s) + std::max(first_s, weights_s - first_forward_s);
+      break;
+    case config::Shard::parameters:
+      time.exposed_s = std::max(first_s + last_s, time.communication_s - time.forward_s - time.backward_s);
+      break;
+  }
+}
+
+/// What the link to the host adds to the passes.
+void predict_streams(const Plan& plan, const config::Settings& settings, StepTime& time) {
+  const double bytes_per_s = time.rates.host_link.value;
+  const double update_s = real(offloaded_bytes(plan)) / bytes_per_s;
+  const UploadedBytes uploaded = uploaded_bytes(plan);
+  const double early_s = updates_early(plan, settings) ? update_s / 2 : 0;
+  // The update streams beside the first forward and the last backward pass; weights stream beside every pass.
+  const auto micro_steps = static_cast<double>(plan.batch.micro_steps), between = 2 * micro_steps - 2;
+  const double weights_s = uploaded.later / bytes_per_s / (between + 1);  // of each pass but the first
+  double first_s = update_s - early_s + uploaded.first / bytes_per_s;
+  const double last_s = early_s + weights_s;
+  time.streams_s = first_s + between * weights_s + last_s;
+  const double forward_s = time.forward_s / micro_steps, backward_s = time.backward_s / micro_steps;
+  if (!settings.train.graph && !plan.arrays.staged.holds(plan.arrays.params)) {  // under the first backward pass
+    const double free_s = std::max(0.0, backward_s - (between > 0 ? weights_s : last_s));
+    first_s -= std::min({real(slots_bytes(plan)) / bytes_per_s, free_s, first_s});
+  }
+  time.step_s = std::max(forward_s, first_s) +
+                std::max((micro_steps - 1) * (forward_s + backward_s), between * weights_s) +
+                std::max(backward_s, last_s) + time.exposed_s;
+}
+
 }  // namespace
 
 const kernels::Gpu* gpu_of(config::PlanDevice device) {
@@ -113,123 +221,29 @@ StepWork step_work(const Plan& plan) {
   return work;
 }
 
-Rates rates_of(const config::Settings& settings, const Plan& plan, const Machine& machine) {
-  const config::PlanSettings& keys = settings.plan;
-  const Rates measured = shipped(settings, plan, machine);
-  return {.gemm = given_or(1e12 * keys.gemm_tflops, measured.gemm),
-          .attention = given_or(1e12 * keys.attention_tflops, measured.attention),
-          .copy = given_or(1e9 * keys.copy_gbyte_per_s, measured.copy),
-          .link = given_or(1e9 * keys.link_gbyte_per_s, measured.link),
-          .node_link = given_or(1e9 * keys.node_link_gbyte_per_s, network_rate(keys, plan.batch.ranks)),
-          .host_link = given_or(1e9 * keys.host_link_gbyte_per_s, measured.host_link)};
-}
-
-Spread spread_of(const Plan& plan, const config::PlanSettings& keys) {
-  const std::int64_t here = keys.ranks_per_node;
-  if (here == 0 || plan.batch.ranks <= here) return {};
-  // Ranks of one copy are neighbours (Sharing::shard_of).
-  const std::int64_t shards = plan.sharing.ownership.shards();
-  return {.shards = here % shards != 0 ? std::min(here, shards) : 0,
-          .replicas = std::max<std::int64_t>(here / shards, 1)};
-}
-
-std::vector<std::string> missing_rates(const Plan& plan, const Rates& rates, const Spread& spread) {
-  std::vector<std::string> keys;
-  const auto want = [&](const Rate& rate, const char* key) {
-    if (rate.value == 0) keys.emplace_back(key);
-  };
-  want(rates.gemm, "plan.gemm_tflops");
-  want(rates.attention, "plan.attention_tflops");
-  want(rates.copy, "plan.copy_gbyte_per_s");
-  const NetworkBytes bytes = network_bytes(plan);
-  const double shards = bytes.reduce_scatter + bytes.all_gather;
-  if ((shards > 0 && spread.shards == 0) || (bytes.all_reduce > 0 && spread.replicas == 0))
-    want(rates.link, "plan.link_gbyte_per_s");
-  if ((shards > 0 && spread.shards > 0) || (bytes.all_reduce > 0 && spread.replicas > 0)) {
-    want(rates.node_link, "plan.node_link_gbyte_per_s");
+StepTime predict_step(const Plan& plan, const config::Settings& settings, const Machine& machine) {
+  StepTime time{.rates = rates_of(settings, plan, machine), .spread = spread_of(plan, settings.plan), .missing = {}};
+  time.missing = missing_rates(plan, time.rates, time.spread);
+  if (time.missing.empty()) {
+    predict_passes(plan, settings.parallel, time);
+    time.step_s = time.forward_s + time.backward_s + time.exposed_s + time.optimizer_s;
   }
-  if (offloaded_bytes(plan) > 0) want(rates.host_link, "plan.host_link_gbyte_per_s");
-  return keys;
-}
-
-StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const Rates& rates, const Spread& spread) {
-  const StepWork work = step_work(plan);
-  StepTime time;
-  time.forward_s = over(work.forward_gemm_flop, rates.gemm) + over(work.forward_attention_flop, rates.attention) +
-                   over(work.forward_bytes, rates.copy);
-  time.backward_s = over(work.backward_gemm_flop, rates.gemm) + over(work.backward_attention_flop, rates.attention) +
-                    over(work.backward_bytes, rates.copy);
-  time.optimizer_s = over(work.optimizer_bytes, rates.copy);
-
-  const Sharing& sharing = plan.sharing;
-  const parallel::Ownership& o = sharing.ownership;
-  const NetworkBytes bytes = network_bytes(plan);
-  const Rate to_shards = rate_of_group(rates, spread.shards), to_replicas = rate_of_group(rates, spread.replicas);
-  const double scatters_s = over(bytes.reduce_scatter, to_shards);
-  const double sums_s = over(bytes.all_reduce, to_replicas), gradients_s = scatters_s + sums_s;
-  const double weights_s = over(bytes.all_gather, to_shards);
-  time.communication_s = gradients_s + weights_s;
-  if (time.communication_s == 0) return time;
-
-  // The embedding's gradient is ready last, and its weights are read first: no computation overlaps their transfers.
-  const double embedding = real(o.padded(0)) / real(o.whole_count()), micro_steps = plan.batch.micro_steps;
-  const double last_s = embedding * (scatters_s / (sharing.shards_gradients() ? micro_steps : 1) + sums_s);
-  const double first_s =
-      bytes.weights == 0 ? 0 : weights_s * real(o.padded(0)) * real(bytes_of(plan.options.dtype)) / bytes.weights;
-  const double last_backward_s = time.backward_s / micro_steps, first_forward_s = time.forward_s / micro_steps;
-  switch (sharing.shard) {
-    case config::Shard::none: {
-      const bool waits = parallel.gradient_sync == config::GradientSync::flat ||
-                         parallel.gradient_sync == config::GradientSync::per_parameter;
-      time.exposed_s = waits ? gradients_s : std::max(last_s, gradients_s - last_backward_s);
-      break;
-    }
-    case config::Shard::optimizer:
-      time.exposed_s = std::max(last_s, gradients_s - last_backward_s) + std::max(first_s, weights_s - first_forward_s);
-      break;
-    case config::Shard::gradients:
-      time.exposed_s = std::max(last_s, gradients_s - time.backward_s) + std::max(first_s, weights_s - first_forward_s);
-      break;
-    case config::Shard::parameters:
-      time.exposed_s = std::max(first_s + last_s, time.communication_s - time.forward_s - time.backward_s);
-      break;
+  if (offloaded_bytes(plan) == 0) return time;
+  if (time.rates.host_link.value == 0) {
+    time.missing.emplace_back("plan.host_link_gbyte_per_s");
+    time.step_s = NAN;
+  } else {
+    predict_streams(plan, settings, time);
   }
-  return time;
-}
-
-OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings, const Machine& machine) {
-  const Rates rates = rates_of(settings, plan, machine);
-  OffloadTime time{.streams_s = NAN, .step_s = NAN};
-  const double bytes_per_s = rates.host_link.value;
-  if (bytes_per_s == 0) return time;
-  const double update_s = real(offloaded_bytes(plan)) / bytes_per_s;
-  const UploadedBytes uploaded = uploaded_bytes(plan);
-  const double early_s = updates_early(plan, settings) ? update_s / 2 : 0;
-  // The update streams beside the first forward and the last backward pass; weights stream beside every pass.
-  const auto micro_steps = static_cast<double>(plan.batch.micro_steps), between = 2 * micro_steps - 2;
-  const double weights_s = uploaded.later / bytes_per_s / (between + 1);  // of each pass but the first
-  double first_s = update_s - early_s + uploaded.first / bytes_per_s;
-  const double last_s = early_s + weights_s;
-  time.streams_s = first_s + between * weights_s + last_s;
-  const Spread spread = spread_of(plan, settings.plan);
-  if (!missing_rates(plan, rates, spread).empty()) return time;
-  const StepTime computed = predict_step(plan, settings.parallel, rates, spread);
-  const double forward_s = computed.forward_s / micro_steps, backward_s = computed.backward_s / micro_steps;
-  if (!settings.train.graph && !plan.arrays.staged.holds(plan.arrays.params)) {  // under the first backward pass
-    const double free_s = std::max(0.0, backward_s - (between > 0 ? weights_s : last_s));
-    first_s -= std::min({real(slots_bytes(plan)) / bytes_per_s, free_s, first_s});
-  }
-  time.step_s = std::max(forward_s, first_s) +
-                std::max((micro_steps - 1) * (forward_s + backward_s), between * weights_s) +
-                std::max(backward_s, last_s) + computed.exposed_s;
   return time;
 }
 
 std::string describe_time(const Plan& plan, const config::Settings& settings, const Machine& machine) {
-  const Rates rates = rates_of(settings, plan, machine);
-  const Spread spread = spread_of(plan, settings.plan);
+  const StepTime time = predict_step(plan, settings, machine);
+  const Rates& rates = time.rates;
+  const Spread& spread = time.spread;
   const bool is_offloaded = offloaded_bytes(plan) > 0;
-  if (const std::vector<std::string> missing = missing_rates(plan, rates, spread); !missing.empty()) {
+  if (const std::vector<std::string>& missing = time.missing; !missing.empty()) {
     const bool wants_network = std::find(missing.begin(), missing.end(), "plan.node_link_gbyte_per_s") != missing.end();
     return fmt::format(
         "time       not predicted: no figure for {} ships with this device, dtype and attention; set {} "
@@ -237,21 +251,18 @@ std::string describe_time(const Plan& plan, const config::Settings& settings, co
         fmt::join(missing, ", "), missing.size() == 1 ? "it" : "them", wants_network ? ", or name plan.network" : "",
         is_offloaded && rates.host_link.value == 0 ? " (a run with parallel.offload prints its link's)" : "");
   }
-  const StepTime time = predict_step(plan, settings.parallel, rates, spread);
   const double tokens = real(plan.batch.global_sequences * plan.shape.T);
   const auto ms = [](double seconds) {
     return seconds < 1 ? fmt::format("{:.4g}", 1e3 * seconds) : fmt::format("{:.0f}", 1e3 * seconds);
   };
-  const OffloadTime offload = is_offloaded ? predict_offloaded(plan, settings, machine) : OffloadTime{};
-  const double step_s = is_offloaded ? offload.step_s : time.step_s();
-  std::string text = fmt::format("time       {} ms per step: forward {}, backward {}, ", ms(step_s), ms(time.forward_s),
-                                 ms(time.backward_s));
+  std::string text = fmt::format("time       {} ms per step: forward {}, backward {}, ", ms(time.step_s),
+                                 ms(time.forward_s), ms(time.backward_s));
   if (plan.batch.ranks > 1) {
     text += fmt::format("exposed communication {} of {}, ", ms(time.exposed_s), ms(time.communication_s));
   }
-  text += is_offloaded ? fmt::format("beside them {} on the link to the host", ms(offload.streams_s))
+  text += is_offloaded ? fmt::format("beside them {} on the link to the host", ms(time.streams_s))
                        : fmt::format("optimizer {}", ms(time.optimizer_s));
-  text += fmt::format("; {:.0f} tokens/s\n", tokens / step_s);
+  text += fmt::format("; {:.0f} tokens/s\n", tokens / time.step_s);
   text += "rates     ";
   const auto add = [&](const char* name, const Rate& rate, double unit, const char* unit_name) {
     if (rate.value == 0) return;

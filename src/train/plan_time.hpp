@@ -6,6 +6,7 @@
 ///         contention between transfers and kernels.
 #pragma once
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -40,37 +41,29 @@ struct Rates {
   Rate link, node_link;  // [bytes/s] sent, within a host and to other hosts
   Rate host_link;        // [bytes/s] in each direction at once, between a rank and its host's memory
 };
-Rates rates_of(const config::Settings& settings, const Plan& plan, const Machine& machine);
 
 /// Ranks per host among those that share a copy, and among those that hold the same part of it; 0: all on one host.
 struct Spread {
   std::int64_t shards = 0, replicas = 0;
 };
-Spread spread_of(const Plan& plan, const config::PlanSettings& keys);
 
-/// The keys of unknown rates that a prediction needs.
-std::vector<std::string> missing_rates(const Plan& plan, const Rates& rates, const Spread& spread);
-
+/// What needs an unknown rate is NaN.
 struct StepTime {
-  double forward_s = 0, backward_s = 0, optimizer_s = 0;
-  double communication_s = 0;  // on the network, if nothing else ran
-  double exposed_s = 0;        // the part that computation does not hide
-
-  double step_s() const { return forward_s + backward_s + exposed_s + optimizer_s; }
+  Rates rates;
+  Spread spread;
+  std::vector<std::string> missing;  // keys of the unknown rates that it needs
+  double forward_s = NAN, backward_s = NAN, optimizer_s = NAN;
+  double communication_s = NAN;  // on the network, if nothing else ran
+  double exposed_s = NAN;        // the part that computation does not hide
+  double streams_s = NAN;        // with offloaded state, on the link to the host alone: no step is shorter
+  double step_s = NAN;
 };
 
-/// Needs every rate that missing_rates() checks, except host_link: parallel.offload's streams are not included.
-StepTime predict_step(const Plan& plan, const config::Parallel& parallel, const Rates& rates, const Spread& spread);
-
-/// The time of a step with offloaded state; NaN where a rate is missing. The state streams under the next step's first
-/// forward pass and, with updates_early(), half of it under the last backward pass; copies of weights spread evenly
-/// over the later passes. What the device slots hold is copied under the first backward pass if the link is free there,
-/// except in a graph, whose forward pass waits for all copies, and with offloaded parameters, read from the host.
-struct OffloadTime {
-  double streams_s;  // the link alone: no step is shorter
-  double step_s;
-};
-OffloadTime predict_offloaded(const Plan& plan, const config::Settings& settings, const Machine& machine);
+/// Offloaded state streams under the next step's first forward pass and, with updates_early(), half of it under the
+/// last backward pass; copies of weights spread evenly over the later passes. What the device slots hold is copied
+/// under the first backward pass if the link is free there, except in a graph, whose forward pass waits for all copies,
+/// and with offloaded parameters, read from the host.
+StepTime predict_step(const Plan& plan, const config::Settings& settings, const Machine& machine);
 
 /// The lines `time` and `rates` of --plan, or one line with the reason for no prediction, such as missing keys.
 std::string describe_time(const Plan& plan, const config::Settings& settings, const Machine& machine);

@@ -36,10 +36,7 @@ const Machine kCpus{.target = kernels::kHostTarget, .has_nccl = false};
 
 Plan plan_of(const config::Settings& s, int ranks) { return plan_training(s, Dtype::fp32, ranks, kCpus); }
 
-StepTime time_of(const config::Settings& s, int ranks) {
-  const Plan plan = plan_of(s, ranks);
-  return predict_step(plan, s.parallel, rates_of(s, plan, kCpus), spread_of(plan, s.plan));
-}
+StepTime time_of(const config::Settings& s, int ranks) { return predict_step(plan_of(s, ranks), s, kCpus); }
 
 TEST(StepWork, counts_products_attention_and_what_memory_bound_kernels_move) {
   const StepWork work = step_work(plan_of(settings(), 1));
@@ -107,7 +104,7 @@ TEST(DescribeTime, needs_the_rate_of_the_link_where_the_optimizer_is_offloaded) 
   s.parallel.offload = config::Offload::optimizer;
   EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus), HasSubstr("no figure for plan.host_link_gbyte_per_s ships"));
   s.plan.host_link_gbyte_per_s = 0.5;
-  const OffloadTime time = predict_offloaded(plan_of(s, 1), s, kCpus);
+  const StepTime time = time_of(s, 1);
   EXPECT_THAT(describe_time(plan_of(s, 1), s, kCpus),
               AllOf(HasSubstr(fmt::format("time       {:.4g} ms per step", 1e3 * time.step_s)),
                     HasSubstr(fmt::format("beside them {:.4g} on the link to the host", 1e3 * time.streams_s)),
@@ -138,7 +135,7 @@ TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
               2 * 4 * clipped.sharing.ownership.owned_count());  // moments; the rest is master
     const StepTime computed = time_of(s, 1);
     const double update_s = static_cast<double>(offloaded_bytes(clipped)) / bytes_per_s;
-    OffloadTime time = predict_offloaded(clipped, s, kCpus);
+    StepTime time = predict_step(clipped, s, kCpus);
     EXPECT_DOUBLE_EQ(time.streams_s, update_s);
     const double slots_s = static_cast<double>(slots_bytes(clipped)) / bytes_per_s;
     EXPECT_DOUBLE_EQ(slots_s,
@@ -146,18 +143,18 @@ TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
     const double moved_s = std::min(slots_s, computed.backward_s);
     EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, update_s - moved_s) + computed.backward_s);
     s.train.graph = true;
-    time = predict_offloaded(clipped, s, kCpus);
+    time = predict_step(clipped, s, kCpus);
     EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, update_s) + computed.backward_s);
     s.train.graph = false;
 
     config::Settings wide = s;  // every chunk has its slot: what backward leaves time for
     wide.parallel.offload_slots = std::ssize(chunks_of(clipped.sharing.ownership.owned_count()));
-    time = predict_offloaded(plan_of(wide, 1), wide, kCpus);
+    time = predict_step(plan_of(wide, 1), wide, kCpus);
     EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, update_s - std::min(update_s, computed.backward_s)) +
                                       computed.backward_s);
 
     s.optimizer.clip_norm = 0;
-    time = predict_offloaded(plan_of(s, 1), s, kCpus);
+    time = time_of(s, 1);
     const double half_s = update_s / 2, beside_s = std::max(computed.backward_s, half_s);
     const double more_s = std::min({slots_s, half_s, beside_s - half_s});
     EXPECT_DOUBLE_EQ(time.step_s, std::max(computed.forward_s, half_s - more_s) + beside_s);
@@ -171,7 +168,7 @@ TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
     EXPECT_EQ(uploaded.first, static_cast<double>(weights));
     EXPECT_GT(uploaded.later, 0);
     EXPECT_LE(uploaded.later, uploaded.first);
-    time = predict_offloaded(streamed, s, kCpus);
+    time = predict_step(streamed, s, kCpus);
     EXPECT_DOUBLE_EQ(time.streams_s,
                      (3.0 * static_cast<double>(weights) + uploaded.first + uploaded.later) / bytes_per_s);
     EXPECT_GE(time.step_s, time.streams_s);
@@ -182,18 +179,18 @@ TEST(PredictOffloaded, runs_what_the_link_moves_beside_forward_and_backward) {
     s.train.graph = true;
     s.train.micro_batch_size = s.train.batch_size / 4;
     const StepTime computed = time_of(s, 1);
-    const double update_s = 2 * computed.step_s();  // longer than every pass
+    const double update_s =
+        2 * (computed.forward_s + computed.backward_s + computed.optimizer_s);  // longer than every pass
     s.plan.host_link_gbyte_per_s = 1e-9 * static_cast<double>(offloaded_bytes(plan_of(s, 1))) / update_s;
     const double others_s = 3.0 / 4 * computed.forward_s, backward_s = computed.backward_s;
-    EXPECT_NEAR(predict_offloaded(plan_of(s, 1), s, kCpus).step_s, update_s + others_s + backward_s, 1e-12 * update_s);
+    EXPECT_NEAR(time_of(s, 1).step_s, update_s + others_s + backward_s, 1e-12 * update_s);
     s.optimizer.clip_norm = 0;
-    EXPECT_NEAR(predict_offloaded(plan_of(s, 1), s, kCpus).step_s,
-                update_s / 2 + others_s + 3.0 / 4 * backward_s + update_s / 2, 1e-12 * update_s);
+    EXPECT_NEAR(time_of(s, 1).step_s, update_s / 2 + others_s + 3.0 / 4 * backward_s + update_s / 2, 1e-12 * update_s);
   }
   config::Settings unknown = settings();
   unknown.parallel.offload = config::Offload::optimizer;
   unknown.plan.gemm_tflops = 0;
-  EXPECT_TRUE(std::isnan(predict_offloaded(plan_of(unknown, 1), unknown, kCpus).step_s));
+  EXPECT_TRUE(std::isnan(predict_step(plan_of(unknown, 1), unknown, kCpus).step_s));
 }
 
 TEST(StepWork, is_that_of_the_rank_with_the_most_sequences) {
@@ -234,7 +231,7 @@ TEST(PredictStep, adds_work_over_rates) {
                    work.backward_gemm_flop / 2e12 + work.backward_attention_flop / 5e11 + work.backward_bytes / 1e11);
   EXPECT_DOUBLE_EQ(time.optimizer_s, work.optimizer_bytes / 1e11);
   EXPECT_EQ(time.exposed_s, 0);
-  EXPECT_DOUBLE_EQ(time.step_s(), time.forward_s + time.backward_s + time.optimizer_s);
+  EXPECT_DOUBLE_EQ(time.step_s, time.forward_s + time.backward_s + time.optimizer_s);
 }
 
 TEST(PredictStep, exposes_all_of_what_waits_for_backward_and_the_rest_of_what_does_not) {
@@ -314,7 +311,7 @@ TEST(RatesOf, takes_a_ranks_share_of_the_network_that_the_plan_names) {
   const auto sent_by = [&](config::Network network, config::NetworkPer per) {
     s.plan.network = network;
     s.plan.network_per = per;
-    return rates_of(s, plan_of(s, 4), kCpus).node_link;
+    return time_of(s, 4).rates.node_link;
   };
   using config::Network, config::NetworkPer;
   EXPECT_EQ(sent_by(Network::ethernet_100, NetworkPer::node).value, 6.25e9);  // 100 Gbit/s, two ranks
@@ -334,10 +331,7 @@ TEST(RatesOf, takes_a_ranks_share_of_the_network_that_the_plan_names) {
 TEST(MissingRates, are_named_by_their_keys_and_only_where_they_are_wanted) {
   config::Settings s = settings();
   s.plan = {};
-  const auto missing = [&](int ranks) {
-    const Plan plan = plan_of(s, ranks);
-    return missing_rates(plan, rates_of(s, plan, kCpus), spread_of(plan, s.plan));
-  };
+  const auto missing = [&](int ranks) { return time_of(s, ranks).missing; };
   EXPECT_THAT(missing(1), ElementsAre("plan.gemm_tflops", "plan.attention_tflops", "plan.copy_gbyte_per_s"));
   s = settings();
   s.plan.link_gbyte_per_s = s.plan.node_link_gbyte_per_s = 0;
@@ -361,7 +355,7 @@ TEST(MissingRates, are_named_by_their_keys_and_only_where_they_are_wanted) {
 /// The medium model of input/bench/step_gpu/deck.toml, as measured there.
 Rates rates_on(const config::Settings& s, int ranks) {
   const Machine machine = machine_of(s.plan, ranks);
-  return rates_of(s, plan_training(s, dtype_of(s.precision.compute), ranks, machine), machine);
+  return predict_step(plan_training(s, dtype_of(s.precision.compute), ranks, machine), s, machine).rates;
 }
 
 TEST(ShippedRates, are_those_of_its_gpu_dtype_and_engine_and_keys_win) {
@@ -413,7 +407,7 @@ TEST(ShippedRates, predict_the_measured_steps_of_h200s_within_15_percent) {
     s.parallel.shard = c.shard;
     const Machine machine = machine_of(s.plan, c.ranks);
     const Plan plan = plan_training(s, Dtype::bf16, c.ranks, machine);
-    const double ms = 1e3 * predict_step(plan, s.parallel, rates_of(s, plan, machine), {}).step_s();
+    const double ms = 1e3 * predict_step(plan, s, machine).step_s;
     EXPECT_NEAR(ms / c.measured_ms, 1, 0.15) << c.size << " on " << c.ranks;
   }
 }
@@ -422,7 +416,7 @@ TEST(PlanText, prints_the_time_of_a_step_and_the_rates_that_it_comes_from) {
   config::Settings s = settings();
   s.plan.device = config::PlanDevice::cpu;
   const std::string text = plan_text(s, 1);
-  EXPECT_NEAR(time_of(s, 1).step_s(), 0.4053e-3, 1e-7);
+  EXPECT_NEAR(time_of(s, 1).step_s, 0.4053e-3, 1e-7);
   EXPECT_THAT(text, HasSubstr("time       0.4053 ms per step: forward 0.1232, backward 0.2326, optimizer "));
   EXPECT_THAT(text, HasSubstr("rates      products 2 TFLOP/s (given), attention 0.5 TFLOP/s (given), copy 100 GB/s "
                               "(given)\n"));
