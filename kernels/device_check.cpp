@@ -198,7 +198,7 @@ double bandwidth(const Device& exec, Memory& memory) {
   memory.clear();
   const auto from = memory.take<unsigned char>(kCopiedBytes), to = memory.take<unsigned char>(kCopiedBytes);
   clear_bytes(exec, from.data(), kCopiedBytes);
-  StreamTimer<Device> timer(kCopies + 1);
+  StreamTimer timer(kCopies + 1);
   timer.mark(exec, 0);
   for (int copy = 0; copy < kCopies; ++copy) {
     copy_bytes(exec, from.data(), to.data(), kCopiedBytes);

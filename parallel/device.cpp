@@ -200,7 +200,7 @@ FaultExit::~FaultExit() { ::sigaction(SIGABRT, &abort_before, nullptr); }
 
 bool has_gpu_backend() { return !kernels::kIsHost<kernels::Device>; }
 std::string compiled_architecture() { return has_gpu_backend() ? "portable" : ""; }
-int visible_devices() { return kernels::device_count<kernels::Device>(); }
+int visible_devices() { return kernels::device_count(); }
 
 namespace {
 

@@ -187,7 +187,7 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
     for (std::string& argument : arguments) kokkos_argv.push_back(argument.data());
     int kokkos_argc = static_cast<int>(kokkos_argv.size());
     kokkos_argv.push_back(nullptr);
-    const kernels::ProfilerRanges ranges(kernels::listening_profiler<kernels::Device>());
+    const kernels::ProfilerRanges ranges(kernels::listening_profiler());
     jobs::agree_on_cpu_level(*world);
     const Kokkos::ScopeGuard kokkos(kokkos_argc, kokkos_argv.data());
     kernels::DeviceCheck check;

@@ -1,4 +1,4 @@
-/// The device of an execution space: its name for tables, its memory for deciding whether a case fits.
+/// The device that kernels run on: its name for tables, its memory for deciding whether a case fits.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,12 @@ struct DeviceInfo {
 
 /// Asks the device that Kokkos uses, which must be initialised.
 /// Throws std::runtime_error with the device's message.
-template <class Exec>
 DeviceInfo device_info();
 
 /// GPUs that Kokkos sees; 0 for host spaces. Of builds without the vendor's parts (parallel/device.cpp).
-template <class Exec>
 int device_count();
 
 /// Whether the host must copy memory at this address; what only Kokkos knows, it copies.
-template <class Exec>
 bool is_device_memory(const void* data);
 
 }  // namespace tessera::kernels

@@ -30,11 +30,6 @@ void decline_fences(const std::uint32_t, Kokkos_Tools_ToolSettings* settings) {
 
 }  // namespace
 
-template <>
-ranges::Sink* listening_profiler<Kokkos::DefaultHostExecutionSpace>() {
-  return nullptr;
-}
-
 ProfilerRanges::ProfilerRanges(ranges::Sink* sink) : is_active_(sink != nullptr) {
   if (!is_active_) return;
   if (ranges::has_sink()) throw std::logic_error("profiler ranges: there is a sink already");

@@ -1,6 +1,6 @@
 /// Ranges (ranges.hpp) for a profiler that watches this process, those of kernels included.
 ///
-///   const kernels::ProfilerRanges ranges(kernels::listening_profiler<kernels::Device>());
+///   const kernels::ProfilerRanges ranges(kernels::listening_profiler());
 ///   const Kokkos::ScopeGuard kokkos(argc, argv);
 ///
 /// Kernels    come through Kokkos' profiling callbacks, which are set only if there is a sink: otherwise launches
@@ -16,7 +16,6 @@ namespace tessera::kernels {
 
 /// The profiler that listens to ranges in this process; null if none does. On CUDA: a tool of NVTX, asked for when this
 /// is first called. On hosts there is none.
-template <class Exec>
 ranges::Sink* listening_profiler();
 
 class ProfilerRanges {

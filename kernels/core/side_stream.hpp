@@ -1,7 +1,7 @@
 /// Execution instances besides the caller's, and the order between them.
 ///
-///   SideStream<Exec> copies;
-///   StreamOrder<Exec> order(2);
+///   SideStream copies;
+///   StreamOrder order(2);
 ///   order.record(exec, 0);  order.wait(copies.instance(), 0);      // the copies follow what is enqueued on exec
 ///   ...copies...
 ///   order.record(copies.instance(), 1);  order.wait(exec, 1);      // and exec follows them
@@ -15,6 +15,8 @@
 
 #include <memory>
 
+#include "kernels/core/tensor.hpp"
+
 namespace tessera::kernels {
 
 /// When several launches are ready, those of raised instances get SMs before those of lowest instances and of Kokkos'
@@ -22,37 +24,36 @@ namespace tessera::kernels {
 /// interrupted.
 enum class StreamPriority { lowest, raised };
 
+/// An instance by Kokkos alone (kokkos_backend.cpp); on hosts the default one.
+Device make_instance();
+
 /// An instance whose work runs concurrently with that of others.
-template <class Exec>
 class SideStream {
  public:
   explicit SideStream(StreamPriority priority = StreamPriority::lowest);
-  ~SideStream();
   SideStream(const SideStream&) = delete;
   SideStream& operator=(const SideStream&) = delete;
-  const Exec& instance() const;
+  const Device& instance() const;
 
  private:
   struct Stream;
-  std::unique_ptr<Stream> stream_;
+  std::shared_ptr<Stream> stream_;
 };
 
 /// Numbered points in the work of instances.
-template <class Exec>
 class StreamOrder {
  public:
   explicit StreamOrder(int points);
-  ~StreamOrder();
   StreamOrder(const StreamOrder&) = delete;
   StreamOrder& operator=(const StreamOrder&) = delete;
 
-  void record(const Exec& exec, int point);
+  void record(const Device& exec, int point);
   /// What is enqueued on `exec` after this waits for the work before the latest record of `point`.
-  void wait(const Exec& exec, int point) const;
+  void wait(const Device& exec, int point) const;
 
  private:
   struct Points;
-  std::unique_ptr<Points> points_;
+  std::shared_ptr<Points> points_;
 };
 
 }  // namespace tessera::kernels

@@ -1,6 +1,6 @@
 /// Time between two points of an execution instance, by the instance's own clock.
 ///
-///   StreamTimer<Exec> timer(3);
+///   StreamTimer timer(3);
 ///   timer.mark(exec, 0);  ...forward...  timer.mark(exec, 1);  ...backward...  timer.mark(exec, 2);
 ///   ...                                              // other work of the host
 ///   const double backward_s = timer.seconds(1, 2);   // waits until mark 2 has been reached
@@ -18,17 +18,17 @@
 
 #include <memory>
 
+#include "kernels/core/tensor.hpp"
+
 namespace tessera::kernels {
 
-template <class Exec>
 class StreamTimer {
  public:
   explicit StreamTimer(int marks);
-  ~StreamTimer();
-  StreamTimer(StreamTimer&&) noexcept;
-  StreamTimer& operator=(StreamTimer&&) noexcept;
+  StreamTimer(StreamTimer&&) noexcept = default;
+  StreamTimer& operator=(StreamTimer&&) noexcept = default;
 
-  void mark(const Exec& exec, int index);
+  void mark(const Device& exec, int index);
 
   /// Whether the work before a mark is done; never waits. False where the mark was never made.
   bool has_passed(int index) const;
@@ -38,7 +38,7 @@ class StreamTimer {
 
  private:
   struct Marks;
-  std::unique_ptr<Marks> marks_;
+  std::shared_ptr<Marks> marks_;
 };
 
 }  // namespace tessera::kernels

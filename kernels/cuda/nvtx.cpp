@@ -29,8 +29,7 @@ class Nvtx final : public ranges::Sink {
 
 /// The first call of NVTX loads the tool that NVTX_INJECTION64_PATH names, as profilers set it; without a tool every
 /// call is empty, and there is no domain.
-template <>
-ranges::Sink* listening_profiler<Kokkos::Cuda>() {
+ranges::Sink* listening_profiler() {
   static const nvtxDomainHandle_t domain = nvtxDomainCreateA("tessera");
   static Nvtx sink(domain);
   return domain ? &sink : nullptr;

@@ -116,7 +116,7 @@ class CopyEngines {
 
   const World& world_;
   int rank_, ranks_;
-  std::array<kernels::SideStream<kernels::Device>, kChannels> channels_;
+  std::array<kernels::SideStream, kChannels> channels_;
   int next_channel_ = 0;
   char* memory_ = nullptr;  // the allocation, which holds
   char* buffer_ = nullptr;  // the receive buffer

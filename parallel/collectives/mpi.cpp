@@ -73,7 +73,7 @@ void finish_copies(const Device& exec) {
 class Bytes {
  public:
   explicit Bytes(const Span& span)
-      : data_(static_cast<char*>(span.data)), is_on_device_(kernels::is_device_memory<Device>(span.data)) {}
+      : data_(static_cast<char*>(span.data)), is_on_device_(kernels::is_device_memory(span.data)) {}
 
   bool is_reachable() const { return !is_on_device_; }
   char* at(std::int64_t first) const { return data_ + first; }
@@ -280,7 +280,7 @@ class MpiTransfer : public Transfer {
   std::int64_t count_ = 0, most_ = 1, pieces_ = 0, missing_ = 0;
   double start_s_ = 0, end_s_ = 0, joined_s_ = 0;
   bool is_complete_ = true, is_joining_ = false, was_started_ = false;
-  kernels::StreamOrder<Device> arrived_{1};
+  kernels::StreamOrder arrived_{1};
 };
 
 void PieceQueue::take() {

@@ -48,7 +48,7 @@ StreamTransfer::StreamTransfer(std::string_view means, TransferStream& stream, c
     }
   }
   for (const Span& span : {message.span, message.wire, part_}) {
-    if (span.count == 0 || kernels::is_device_memory<Device>(span.data)) continue;
+    if (span.count == 0 || kernels::is_device_memory(span.data)) continue;
     throw std::invalid_argument(what_ + ": its memory is not the device's");
   }
 }

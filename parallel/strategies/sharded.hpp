@@ -130,15 +130,15 @@ class Sharded final : public Strategy {
   Collectives* shards_ = nullptr;                           // the ranks that divide the units
   Collectives* replicas_ = nullptr;                         // those with the same part; null: no others
 
-  kernels::SideStream<kernels::Device> gather_stream_;  // of gathers that exec_ does not start
-  kernels::StreamOrder<kernels::Device> gather_order_;  // [units] copied from the host; last: a point of exec_
-  std::vector<Move> gathers_;                           // [units] if each rank keeps all weights
-  std::vector<char> is_gathered_;                       // [units] whether their gather has been joined
-  Schedule step_, inference_;                           // if the weights are sharded
-  Schedule* schedule_ = nullptr;                        // the one in progress
-  std::vector<Move> scatters_;                          // [units], or [micro-steps][units]: see connect()
-  std::vector<Move> replica_sums_;                      // [units]
-  std::vector<char> is_summing_replicas_;               // [units] whether that sum is under way
+  kernels::SideStream gather_stream_;      // of gathers that exec_ does not start
+  kernels::StreamOrder gather_order_;      // [units] copied from the host; last: a point of exec_
+  std::vector<Move> gathers_;              // [units] if each rank keeps all weights
+  std::vector<char> is_gathered_;          // [units] whether their gather has been joined
+  Schedule step_, inference_;              // if the weights are sharded
+  Schedule* schedule_ = nullptr;           // the one in progress
+  std::vector<Move> scatters_;             // [units], or [micro-steps][units]: see connect()
+  std::vector<Move> replica_sums_;         // [units]
+  std::vector<char> is_summing_replicas_;  // [units] whether that sum is under way
   Move norm_sum_;
 
   std::vector<int> open_;              // [units] passes that have it open

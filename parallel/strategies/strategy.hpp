@@ -58,7 +58,7 @@ class WaitTimes {
   }
 
  private:
-  kernels::StreamTimer<kernels::Device> timer_;
+  kernels::StreamTimer timer_;
   int count_ = 0;
 };
 

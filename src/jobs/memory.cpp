@@ -27,8 +27,7 @@ MemoryShare share_of_memory(parallel::World& world) {
 }
 
 std::int64_t free_at_start(parallel::World& world) {
-  static const std::int64_t bytes =
-      kernels::device_info<kernels::Device>().free_bytes + world.collectives().device_bytes();
+  static const std::int64_t bytes = kernels::device_info().free_bytes + world.collectives().device_bytes();
   return bytes;
 }
 
@@ -37,7 +36,7 @@ namespace {
 /// Bytes taken of this rank's GPU since the first call, by this rank and any others on it.
 std::int64_t taken_since_start(parallel::World& world) {
   const std::int64_t at_start = free_at_start(world);
-  return at_start - kernels::device_info<kernels::Device>().free_bytes;
+  return at_start - kernels::device_info().free_bytes;
 }
 
 }  // namespace
@@ -59,8 +58,8 @@ MemoryShare share_of_plan(parallel::World& world, const config::Settings& settin
 }
 
 std::int64_t available_bytes(const MemoryShare& share) {
-  const std::int64_t untaken = kComputesOnHost ? memory::available_host_bytes(share.ranks)
-                                               : kernels::device_info<kernels::Device>().free_bytes / share.ranks;
+  const std::int64_t untaken =
+      kComputesOnHost ? memory::available_host_bytes(share.ranks) : kernels::device_info().free_bytes / share.ranks;
   return untaken + share.held;
 }
 
@@ -73,7 +72,7 @@ void require_memory(const memory::Layout& layout, const MemoryShare& share, cons
   if (fits(layout, share)) return;
   if (kComputesOnHost) return memory::require_host_memory(layout, share.ranks, advice);
   throw Failure(Exit::out_of_memory, "this deck needs {} of memory on its {}, but {} are available{}\n{}{}",
-                memory::readable_bytes(layout.total_bytes()), kernels::device_info<kernels::Device>().name,
+                memory::readable_bytes(layout.total_bytes()), kernels::device_info().name,
                 memory::readable_bytes(available_bytes(share)),
                 share.ranks > 1 ? fmt::format(" to each of the {} ranks that share it", share.ranks) : "",
                 layout.table(), advice);

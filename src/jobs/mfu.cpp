@@ -14,8 +14,7 @@ namespace tessera::jobs {
 Mfu::Mfu(const config::Settings& settings, const parallel::World& world)
     : devices_(world.device_count()),
       peak_(1e12 * devices_ *
-            kernels::dense_peak_tflops(kernels::device_info<kernels::Device>().name,
-                                       word_of("precision.compute", settings))) {}
+            kernels::dense_peak_tflops(kernels::device_info().name, word_of("precision.compute", settings))) {}
 
 std::string Mfu::formula() const {
   if (std::isnan(peak_)) return "";

@@ -82,7 +82,7 @@ void MemorySample::refresh() {
   read_s_ = now_s;
   resident_ = resident_bytes_of_process();
   if constexpr (!kernels::kIsHost<kernels::Device>) {
-    device_free_ = static_cast<float>(kernels::device_info<kernels::Device>().free_bytes);
+    device_free_ = static_cast<float>(kernels::device_info().free_bytes);
   }
 }
 

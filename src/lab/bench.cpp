@@ -94,7 +94,7 @@ Timing time_runs(const Bench& bench, parallel::World* world, const Exec& exec, b
   // 3. enqueue all repeats
   const bool waits = bench.row_limit_s > 0 && std::isinf(once_s);  // the time of one is unknown
   const auto repeats = static_cast<int>(waits ? bench.repeats : repeats_within(bench, once_s));
-  kernels::StreamTimer<Exec> timer(2 * repeats);
+  kernels::StreamTimer timer(2 * repeats);
   fence();
   meet();
   if (is_queued && (warmup > 0 || bench.warmup_ms > 0)) run();
@@ -169,7 +169,7 @@ Dtype dtype_named(std::string_view name) {
 }
 
 std::string device_text() {
-  const kernels::DeviceInfo info = kernels::device_info<Exec>();
+  const kernels::DeviceInfo info = kernels::device_info();
   return fmt::format("{}, {:.1f} GiB", info.name, static_cast<double>(info.total_bytes) / 1073741824);
 }
 
@@ -221,7 +221,7 @@ void BenchResult::write(io::h5::File& file) const {
   info.set_attribute("format", "tessera bench");
   io::write_origin(info, jobs::origin_of(context_));
   info.set_attribute("blas", jobs::library_in_use());
-  const kernels::DeviceInfo device = kernels::device_info<Exec>();
+  const kernels::DeviceInfo device = kernels::device_info();
   info.set_attribute("device", device_text());
   info.set_attribute("device_name", device.name);
   info.set_attribute("device_bytes", device.total_bytes);

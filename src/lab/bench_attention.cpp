@@ -83,10 +83,10 @@ Measured measure(const Case& c, const Bench& bench) {
   if (m.outcome != "ok") return m;
 
   const Exec exec;
-  const std::int64_t free_bytes = kernels::device_info<Exec>().free_bytes;
+  const std::int64_t free_bytes = kernels::device_info().free_bytes;
   const memory::Arena<Exec> arena(layout);
   if constexpr (!kernels::kIsHost<Exec>) {
-    m.taken_bytes = static_cast<double>(free_bytes - kernels::device_info<Exec>().free_bytes);
+    m.taken_bytes = static_cast<double>(free_bytes - kernels::device_info().free_bytes);
   }
   std::uint64_t seed = 1;
   for (const memory::TensorId id : {q, k, v, d_out}) {

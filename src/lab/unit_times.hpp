@@ -45,7 +45,7 @@ class UnitTimes final : public model::Hooks {
   int marks_ = 0;
   bool is_in_unit_ = false;  // the last of marked_ has not ended
   std::vector<Marked> marked_;
-  std::optional<kernels::StreamTimer<kernels::Device>> timer_;
+  std::optional<kernels::StreamTimer> timer_;
 };
 
 }  // namespace tessera::lab

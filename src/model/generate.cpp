@@ -51,7 +51,7 @@ class TokenReader {
 
   int sequences_;
   Kokkos::View<int*, kernels::PinnedSpace> tokens_;
-  kernels::StreamTimer<Exec> arrived_{2};
+  kernels::StreamTimer arrived_{2};
 };
 
 }  // namespace

@@ -100,7 +100,7 @@ Offload::Offload(const StagedTensors& staged, const parallel::Ownership& o, cons
 }
 
 Offload::~Offload() {
-  for (const kernels::SideStream<Exec>* stream : {&in_, &update_stream_, &out_}) stream->instance().fence();
+  for (const kernels::SideStream* stream : {&in_, &update_stream_, &out_}) stream->instance().fence();
 }
 
 void Offload::start(const Exec& exec, Part part, Copies copies, UpdateChunk update) {

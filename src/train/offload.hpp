@@ -139,10 +139,10 @@ class Offload {
   std::vector<std::size_t> begins_, ends_;  // [units] the first chunk that begins in it; the last that does + 1
   std::size_t middle_;                      // chunks of Part::forward: those before it
   std::size_t most_held_;                   // most updated chunks whose copies out are not enqueued
-  kernels::SideStream<Exec> in_, out_;
-  kernels::SideStream<Exec> update_stream_{kernels::StreamPriority::raised};  // copies out wait for them
-  kernels::StreamOrder<Exec> order_;
-  kernels::StreamOrder<Exec> filled_, updated_, emptied_;  // [slots]
+  kernels::SideStream in_, out_;
+  kernels::SideStream update_stream_{kernels::StreamPriority::raised};  // copies out wait for them
+  kernels::StreamOrder order_;
+  kernels::StreamOrder filled_, updated_, emptied_;  // [slots]
   UpdateChunk update_;
   Part part_ = Part::forward;
   Copies copies_ = Copies::joined;

@@ -54,7 +54,7 @@ class StepMarks {
   double worked_s(int from, int to) const { return timer_.seconds(from, to) - waited_s(from, to); }
 
   int micro_steps_;
-  kernels::StreamTimer<kernels::Device> timer_;
+  kernels::StreamTimer timer_;
   parallel::WaitTimes waits_;
   std::vector<int> waits_before_;  // [marks]
 };
@@ -112,7 +112,7 @@ class Pipeline {
   parallel::World& world_;
   const bool records_graphs_;
   std::vector<Slot> slots_;  // used in turn
-  kernels::StreamTimer<kernels::Device> times_{2 * kTimed};
+  kernels::StreamTimer times_{2 * kTimed};
   std::int64_t started_ = 0, collected_ = 0;
 };
 

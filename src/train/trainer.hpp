@@ -166,7 +166,7 @@ class Trainer final : public Steps {
  private:
   const Plan& plan_;
   parallel::World& world_;
-  const kernels::SideStream<Exec> stream_;
+  const kernels::SideStream stream_;
   const Exec exec_ = stream_.instance();
   memory::Arena<Exec> arena_;
   const optim::StateView scalars_;  // on the device

@@ -10,7 +10,7 @@ namespace tessera::test {
 namespace {
 
 TEST(DeviceInfo, names_the_device_and_its_memory) {
-  const kernels::DeviceInfo info = kernels::device_info<kernels::Device>();
+  const kernels::DeviceInfo info = kernels::device_info();
   EXPECT_FALSE(info.name.empty());
   EXPECT_GT(info.free_bytes, 0);
   EXPECT_LE(info.free_bytes, info.total_bytes);

@@ -84,7 +84,7 @@ struct LargeTensors : ::testing::Test {
   void SetUp() override {
     if (kernels::kIsHost<Device>) GTEST_SKIP() << "for GPUs: a host would take minutes";
     constexpr std::int64_t kNeeded = std::int64_t{24} << 30;
-    const std::int64_t free = kernels::device_info<Device>().free_bytes;
+    const std::int64_t free = kernels::device_info().free_bytes;
     if (free < kNeeded) GTEST_SKIP() << "needs 24 GiB of free GPU memory, found " << (free >> 30);
   }
 };

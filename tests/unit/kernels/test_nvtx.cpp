@@ -51,7 +51,7 @@ extern "C" int listen(NvtxGetExportTableFunc_t export_table) {
 void launch() { Kokkos::parallel_for("kernel", Kokkos::RangePolicy<Kokkos::Cuda>(0, 10), KOKKOS_LAMBDA(int){}); }
 
 TEST(Nvtx, a_tool_that_listens_hears_ranges_and_kernels) {
-  ranges::Sink* const sink = kernels::listening_profiler<Kokkos::Cuda>();
+  ranges::Sink* const sink = kernels::listening_profiler();
   ASSERT_NE(sink, nullptr);
   EXPECT_THAT(calls, ElementsAre("domain tessera"));
   {

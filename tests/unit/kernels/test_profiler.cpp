@@ -117,9 +117,7 @@ TEST(ProfilerRanges, a_second_one_is_an_error) {
 }
 
 /// Tests run without a tool of NVTX, and hosts have none.
-TEST(ListeningProfiler, there_is_none_where_no_tool_listens) {
-  EXPECT_EQ(kernels::listening_profiler<kernels::Device>(), nullptr);
-}
+TEST(ListeningProfiler, there_is_none_where_no_tool_listens) { EXPECT_EQ(kernels::listening_profiler(), nullptr); }
 
 }  // namespace
 }  // namespace tessera::test

@@ -13,7 +13,7 @@
 namespace tessera::test {
 namespace {
 
-using Timer = kernels::StreamTimer<Device>;
+using Timer = kernels::StreamTimer;
 
 void work(const Device& exec, const Buffer<float>::Vector& values, int rounds) {
   Kokkos::parallel_for(

@@ -90,9 +90,9 @@ TEST(Device, that_cannot_run_the_code_is_named_with_the_build_that_it_can) {
 TEST(Device, memory_is_told_from_the_hosts) {
   const test::Buffer<float> buffer = test::Buffer<float>::zeros(4);
   const float on_host = 0;
-  EXPECT_EQ(kernels::is_device_memory<kernels::Device>(buffer.data()), !kernels::kIsHost<kernels::Device>);
-  EXPECT_EQ(kernels::is_device_memory<kernels::Device>(&on_host), kernels::kHere.is_portable);  // Kokkos cannot tell
-  EXPECT_FALSE(kernels::is_device_memory<kernels::Device>(nullptr));
+  EXPECT_EQ(kernels::is_device_memory(buffer.data()), !kernels::kIsHost<kernels::Device>);
+  EXPECT_EQ(kernels::is_device_memory(&on_host), kernels::kHere.is_portable);  // Kokkos cannot tell
+  EXPECT_FALSE(kernels::is_device_memory(nullptr));
 }
 
 void write_nowhere() {

@@ -379,7 +379,7 @@ TEST_F(CopyEngine, repeats_in_a_graph_and_behind_each_other) {
 }
 
 TEST(Priorities, kernels_of_a_step_go_before_those_of_transfers_as_launches_and_in_a_graph) {
-  const kernels::SideStream<Device> raised(kernels::StreamPriority::raised), lowest;
+  const kernels::SideStream raised(kernels::StreamPriority::raised), lowest;
   int first = 0, last = 0;
   ASSERT_EQ(cudaStreamGetPriority(raised.instance().cuda_stream(), &first), cudaSuccess);
   ASSERT_EQ(cudaStreamGetPriority(lowest.instance().cuda_stream(), &last), cudaSuccess);
