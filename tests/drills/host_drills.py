@@ -40,6 +40,7 @@ RUN = ("model.d_model=96", "model.d_ff=288", "optimizer.learning_rate=1e-3", "op
 EVERY = 4  # steps between checkpoints
 WRITING = (f"checkpoint.every={EVERY}", "checkpoint.background=on")
 SMALL = ("job.progress=none", "train.validate_every=0", "trace.profile_steps=[]", "train.batch_size=4")
+NOTHING = "nothing to harm"
 COLUMNS = ("step", "loss", "grad_norm")
 
 
@@ -250,6 +251,15 @@ def attempt(kind, what, work):
         return row(kind, what, "", fault=str(found))
 
 
+def tried(kind, what, work):
+    """The row of `work` in a list; none if each of three tries found NOTHING."""
+    for _ in range(3):
+        made = attempt(kind, what, work)
+        if made["end"] != NOTHING:
+            return [made]
+    return []
+
+
 def damaged(chance, content, other):
     """(what, bytes): a file's content, changed; None: the file is gone. `other`: the content of another file of its kind."""
     size = len(content)
@@ -457,6 +467,7 @@ class Disk:
         if resumes:
             shutil.copytree(self.origin, directory)
         count = self.place.folder / f"{directory.name}.count"
+        count.unlink(missing_ok=True)
         result = self.place.start(f"job.directory={directory}", *self.keys, f"train.steps={self.steps}", *(("--resume", "auto") if resumes else ()),
                                   **between(self.library, FAIL_FROM=at, FAIL_UNDER=directory.name, FAIL_COUNT=count, **fails)).wait(LIMIT_S)
         return result, int(count.read_text()) if count.exists() else 0
@@ -476,12 +487,14 @@ class Disk:
         return [found[len(found) * i // count] for i in range(count)] if count < len(found) else found
 
     def fail(self, number, resumes, at, **fails):
-        """Exit 6, or 0 if only what is not needed was lost; with a sound disk the run then goes on to the same bits."""
+        """Exit 6, or 0 if only what is not needed was lost; with a sound disk the run then goes on to the same bits. NOTHING if the run, whose
+        number of writes depends on times, had none of that number."""
         directory = self.place.folder / f"run_{number}"
         try:
             result, calls = self.run(directory, resumes, at, **fails)
-            if calls < at:
-                raise Failed(f"there was no write {at}: {result}")
+            if calls < at and result.code == FINISHED:
+                require_same(directory, self.whole, self.steps)
+                return NOTHING
             if result.code not in (FINISHED, FILES):
                 raise Failed(f"write {at} failed: {result}")
             if result.code == FILES and (not result.err.startswith("tessera: ") or result.err.count("tessera: ") > 2):
@@ -501,7 +514,7 @@ def disks(place, count):
     disk = Disk(place, 3 * EVERY, EVERY)
     for number, (resumes, at) in enumerate(disk.moments(count)):
         what, how = list(KINDS_OF_DISK.items())[number % len(KINDS_OF_DISK)]
-        yield attempt("disk", what, lambda: disk.fail(number, resumes, at, FAIL_WITH=how))
+        yield from tried("disk", what, lambda: disk.fail(number, resumes, at, FAIL_WITH=how))
 
 
 def writes(place, count):
@@ -511,12 +524,13 @@ def writes(place, count):
 
     def fail(number, moment):
         resumes, at = moment
-        return attempt("write", f"write {at} of a run that {'goes on' if resumes else 'starts'}",
-                       lambda: disk.fail(number, resumes, at, FAIL_WITH=errno.ENOSPC, FAIL_ONCE=1))
+        return tried("write", f"write {at} of a run that {'goes on' if resumes else 'starts'}",
+                     lambda: disk.fail(number, resumes, at, FAIL_WITH=errno.ENOSPC, FAIL_ONCE=1))
 
     moments = disk.moments(count)
     with ThreadPoolExecutor(8 * (os.cpu_count() or 1)) as pool:
-        yield from pool.map(fail, range(len(moments)), moments)
+        for made in pool.map(fail, range(len(moments)), moments):
+            yield from made
 
 
 # --- what else happens to a run
