@@ -142,7 +142,8 @@ def draw(results):
         shown = {name: line.live[name][:last] / factor for name in ("parameters", "activations", "workspace", "data") if line.live[name].any()}
         axes.stackplot(np.arange(last), *shown.values(), colors=[CATEGORIES[name] for name in shown], step="post")
         draw_phases(axes, line, ("forward",))
-        axes.set_title(f"Its forward without gradients and optimizer, {row[FORMAT]}", fontsize=10)
+        axes.set_title(f"Its forward, {row[FORMAT]}, T {row[T]:.0f}")
+        plotting.aside(axes, "without gradients, optimizer", size=8)
         axes.set_xlim(0.96 * list(line.phase).index("forward"), last)
         axes.set_ylim(0, None)
     if rows:
