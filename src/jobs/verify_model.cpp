@@ -91,19 +91,19 @@ void verify(const Context& context) {
   const model::ActivationTensors tensors = model::declare_activations(shape, options, layout);
   layout.place();
   require_memory(layout, {}, "\nfewer sequences in `tokens` need less");
-  const memory::Arena<Exec> arena(layout);
+  const memory::Arena arena(layout);
 
   // 2. weights and tokens
   const Exec exec;
   const std::vector<float> params_h = read_params(input, table, settings.job.input);
   const auto params_f = Kokkos::create_mirror_view_and_copy(
       exec, Kokkos::View<const float*, Kokkos::HostSpace, kernels::Unmanaged>(params_h.data(), params_h.size()));
-  const kernels::Vector<Scalar, Exec> params(arena.template data<Scalar>(params_id), params_h.size());
+  const kernels::Vector<Scalar, Exec> params(arena.data<Scalar>(params_id), params_h.size());
   kernels::CastCopy<Exec, float, Scalar>{params_f, params}.launch(exec);
-  kernels::Vector<Real, Exec> grads(arena.template data<Real>(grads_id), table.flat_count());
+  kernels::Vector<Real, Exec> grads(arena.data<Real>(grads_id), table.flat_count());
   Kokkos::deep_copy(exec, grads, Real(0));
-  const kernels::Value<Real, Exec> scale(arena.template data<Real>(scale_id));
-  const kernels::Value<double, Exec> loss(arena.template data<double>(loss_id));
+  const kernels::Value<Real, Exec> scale(arena.data<Real>(scale_id));
+  const kernels::Value<double, Exec> loss(arena.data<double>(loss_id));
   Kokkos::deep_copy(exec, scale, static_cast<Real>(1.0 / N));
   Kokkos::deep_copy(exec, loss, 0.0);
   model::Transformer<Scalar> transformer(shape, table, tensors, options, arena,

@@ -84,32 +84,32 @@ Measured measure(const Case& c, const Bench& bench) {
 
   const Exec exec;
   const std::int64_t free_bytes = kernels::device_info().free_bytes;
-  const memory::Arena<Exec> arena(layout);
+  const memory::Arena arena(layout);
   if constexpr (!kernels::kIsHost<Exec>) {
     m.taken_bytes = static_cast<double>(free_bytes - kernels::device_info().free_bytes);
   }
   std::uint64_t seed = 1;
   for (const memory::TensorId id : {q, k, v, d_out}) {
-    fill_random(exec, kernels::Vector<Scalar, Exec>(arena.template data<Scalar>(id), c.head_elements()), seed++, 0, 1);
+    fill_random(exec, kernels::Vector<Scalar, Exec>(arena.data<Scalar>(id), c.head_elements()), seed++, 0, 1);
   }
-  const kernels::Value<std::int32_t, Exec> tile_counter(arena.template data<std::int32_t>(counter));
+  const kernels::Value<std::int32_t, Exec> tile_counter(arena.data<std::int32_t>(counter));
   Kokkos::deep_copy(exec, tile_counter, 0);
   const auto view = [&](memory::TensorId id) {
-    return kernels::contiguous_heads<Exec>(arena.template data<Scalar>(id), c.B, c.H, c.T, c.D);
+    return kernels::contiguous_heads<Exec>(arena.data<Scalar>(id), c.B, c.H, c.T, c.D);
   };
   const auto scores = [&](memory::TensorId id) {
     const int T = c.score_elements() > 0 ? c.T : 0;
-    return kernels::contiguous_heads<Exec>(arena.template data<Scalar>(id), c.B, c.H, T, T);
+    return kernels::contiguous_heads<Exec>(arena.data<Scalar>(id), c.B, c.H, T, T);
   };
-  const kernels::Vector<std::byte, Exec> bytes(
-      reinterpret_cast<std::byte*>(arena.template data<std::int32_t>(workspace)), workspace_bytes);
+  const kernels::Vector<std::byte, Exec> bytes(reinterpret_cast<std::byte*>(arena.data<std::int32_t>(workspace)),
+                                               workspace_bytes);
   const kernels::Attention<Exec, Scalar> attention{
       .choice = c.choice,
       .q = view(q),
       .k = view(k),
       .v = view(v),
       .out = view(out),
-      .lse = kernels::HeadRows<Real, Exec>(arena.template data<Real>(lse), c.B, c.H, c.T),
+      .lse = kernels::HeadRows<Real, Exec>(arena.data<Real>(lse), c.B, c.H, c.T),
       .probabilities = scores(probabilities),
       .scale = static_cast<Real>(1 / std::sqrt(c.D)),
       .causal = c.causal,

@@ -75,7 +75,7 @@ std::unique_ptr<parallel::Transfer> make_transfer(Operation operation, parallel:
 
 /// A row's buffers and transfer. Other ranks may have mapped this rank's memory until their transfers are gone.
 struct RowMemory {
-  std::optional<memory::Arena<Exec>> arena;
+  std::optional<memory::Arena> arena;
   std::unique_ptr<parallel::Transfer> transfer;
 
   void keep() {

@@ -69,15 +69,15 @@ BenchRow measure(const Case& c, const Bench& bench, std::int64_t wanted_parts) {
   }
 
   const Exec exec;
-  const memory::Arena<Exec> arena(layout);
+  const memory::Arena arena(layout);
   const auto scalars = [&](memory::TensorId id, std::int64_t count) {
-    return Vector<Scalar, Exec>(arena.template data<Scalar>(id), count);
+    return Vector<Scalar, Exec>(arena.data<Scalar>(id), count);
   };
   const auto ints = [&](memory::TensorId id, std::int64_t count) {
-    return Vector<std::int32_t, Exec>(arena.template data<std::int32_t>(id), count);
+    return Vector<std::int32_t, Exec>(arena.data<std::int32_t>(id), count);
   };
   const auto heads = [&](memory::TensorId id, int T) {
-    return kernels::contiguous_heads<Exec>(arena.template data<Scalar>(id), c.B, c.H, T, c.D);
+    return kernels::contiguous_heads<Exec>(arena.data<Scalar>(id), c.B, c.H, T, c.D);
   };
   fill_random(exec, scalars(q, queries), 1, 0, 1);
   fill_random(exec, scalars(k, c.elements()), 2, 0, 1);
@@ -94,7 +94,7 @@ BenchRow measure(const Case& c, const Bench& bench, std::int64_t wanted_parts) {
       .lse = {},
       .scale = static_cast<Real>(1 / std::sqrt(c.D)),
       .parts = parts,
-      .partial = Vector<Real, Exec>(arena.template data<Real>(partial), partials),
+      .partial = Vector<Real, Exec>(arena.data<Real>(partial), partials),
       .arrived = ints(arrived, c.heads())};
   const Timing time = time_repeats(bench, exec, [&] { decode.launch(exec); });
   return cells_of(c, parts, time, c.bytes() / copy.median_s, "ok");

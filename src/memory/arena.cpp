@@ -119,9 +119,8 @@ void refuse_arena(const Layout& layout, Space space, const std::exception& refus
   throw Failure(Exit::out_of_memory, "{}\n{}\n{}", refusal.what(), layout.table(), advice);
 }
 
-template <class Exec>
 template <class MemorySpace>
-Arena<Exec>::Block<MemorySpace>::Block(const Layout& layout, Space space, const char* label) {
+Arena::Block<MemorySpace>::Block(const Layout& layout, Space space, const char* label) {
   if (layout.arena_bytes(space) == 0 && space != Space::device) return;
   try {
     bytes = Bytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(label)),
@@ -135,15 +134,12 @@ Arena<Exec>::Block<MemorySpace>::Block(const Layout& layout, Space space, const 
   base = bytes.data() + (Layout::kAlignment - address % Layout::kAlignment) % Layout::kAlignment;
 }
 
-template <class Exec>
-Arena<Exec>::Arena(const Layout& layout)
+Arena::Arena(const Layout& layout)
     : layout_(&layout), device_(layout, Space::device, "tessera::arena"), host_(layout, Space::host, "tessera::host") {}
 
-template <class Exec>
-void Arena<Exec>::keep_until_exit() {
-  if constexpr (!kernels::kIsHost<Exec>) new auto(device_.bytes);  // one reference more, which nobody gives back
+void Arena::keep_until_exit() {
+  if constexpr (!kernels::kIsHost<kernels::Device>)
+    new auto(device_.bytes);  // one reference more, which nobody gives back
 }
-
-template class Arena<kernels::Device>;
 
 }  // namespace tessera::memory

@@ -1,5 +1,5 @@
 /// The memory behind a layout: one allocation per memory space, handed out as unmanaged pointers. The host's is pinned
-/// if Exec is a GPU.
+/// if the model computes on a GPU.
 ///
 /// A new arena is filled with bytes 0xFF, which is NaN in every floating dtype: reading a tensor before it is
 /// written gives a NaN loss instead of a plausible number. Nothing is allocated after construction.
@@ -55,7 +55,6 @@ void require_host_memory(const Layout& layout, int ranks_on_host, const std::str
 ///         (another process took it meanwhile), else `refusal` itself.
 [[noreturn]] void refuse_arena(const Layout& layout, Space space, const std::exception& refusal);
 
-template <class Exec>
 class Arena {
  public:
   explicit Arena(const Layout& layout);
@@ -68,6 +67,13 @@ class Arena {
     const Tensor& tensor = (*layout_)[id];
     if (kDtype<Scalar> != tensor.dtype) throw std::logic_error("arena: '" + tensor.label + "' has another dtype");
     return static_cast<Scalar*>(raw(id));
+  }
+
+  /// All of a tensor; empty for kAbsent.
+  template <class Number>
+  kernels::Vector<Number, kernels::Device> array(TensorId id) const {
+    const std::int64_t count = id == kAbsent ? 0 : (*layout_)[id].count;
+    return kernels::Vector<Number, kernels::Device>(data<std::remove_const_t<Number>>(id), count);
   }
 
   /// First byte of a tensor.
@@ -93,8 +99,8 @@ class Arena {
   };
 
   const Layout* layout_;
-  Block<typename Exec::memory_space> device_;
-  Block<std::conditional_t<kernels::kIsHost<Exec>, Kokkos::HostSpace, kernels::PinnedSpace>> host_;
+  Block<kernels::Device::memory_space> device_;
+  Block<std::conditional_t<kernels::kIsHost<kernels::Device>, Kokkos::HostSpace, kernels::PinnedSpace>> host_;
 };
 
 }  // namespace tessera::memory

@@ -88,8 +88,8 @@ DecoderTensors declare_decoder(const Shape& s, const DecoderOptions& options, me
 
 template <class Scalar>
 Decoder<Scalar>::Decoder(const Shape& shape, const ParamTable& table, const DecoderTensors& tensors,
-                         const DecoderOptions& options, const memory::Arena<Exec>& arena,
-                         UnitPlaces<Scalar, Real> places, HeadRows<const Real, Exec> rope)
+                         const DecoderOptions& options, const memory::Arena& arena, UnitPlaces<Scalar, Real> places,
+                         HeadRows<const Real, Exec> rope)
     : shape_(shape),
       table_(table),
       tensors_(tensors),
@@ -97,13 +97,10 @@ Decoder<Scalar>::Decoder(const Shape& shape, const ParamTable& table, const Deco
       arena_(arena),
       places_(std::move(places)),
       rope_(rope),
+      gemm_workspace_(arena.array<float>(tensors.gemm_workspace)),
       B_(static_cast<int>(options.sequences)) {
   if (tensors.arrived != memory::kAbsent) {
-    Kokkos::deep_copy(Vector<std::int32_t, Exec>(arena.data<std::int32_t>(tensors.arrived), B_ * shape.H), 0);
-  }
-  if (tensors.gemm_workspace != memory::kAbsent) {
-    gemm_workspace_ =
-        Vector<float, Exec>(arena.data<float>(tensors.gemm_workspace), arena.layout()[tensors.gemm_workspace].count);
+    Kokkos::deep_copy(arena.array<std::int32_t>(tensors.arrived), 0);
   }
 }
 
@@ -175,21 +172,17 @@ void Decoder<Scalar>::attend(const Exec& exec, int block) {
                             .keys = all_keys,
                             .values = all_values}
       .launch(exec);
-  DecodeAttention<Exec, Scalar> attention{.q = part(0),
-                                          .k = all_keys,
-                                          .v = all_values,
-                                          .keys = keys(),
-                                          .out = heads_of_rows<Exec>(data<Scalar>(tensors_.attn), B_, H, 1, D),
-                                          .lse = {},
-                                          .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
-                                          .parts = tensors_.parts,
-                                          .partial = {},
-                                          .arrived = {}};
-  if (tensors_.partial != memory::kAbsent) {
-    attention.partial = Vector<Real, Exec>(data<Real>(tensors_.partial), arena_.layout()[tensors_.partial].count);
-    attention.arrived = Vector<std::int32_t, Exec>(data<std::int32_t>(tensors_.arrived), B_ * H);
-  }
-  attention.launch(exec);
+  DecodeAttention<Exec, Scalar>{.q = part(0),
+                                .k = all_keys,
+                                .v = all_values,
+                                .keys = keys(),
+                                .out = heads_of_rows<Exec>(data<Scalar>(tensors_.attn), B_, H, 1, D),
+                                .lse = {},
+                                .scale = static_cast<Real>(1 / std::sqrt(static_cast<double>(D))),
+                                .parts = tensors_.parts,
+                                .partial = arena_.array<Real>(tensors_.partial),
+                                .arrived = arena_.array<std::int32_t>(tensors_.arrived)}
+      .launch(exec);
 }
 
 template <class Scalar>

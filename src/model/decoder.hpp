@@ -86,7 +86,7 @@ class Decoder {
 
   /// Views of the caller's tensors and weights; `rope` is the table of the transformer that fills the cache.
   Decoder(const Shape& shape, const ParamTable& table, const DecoderTensors& tensors, const DecoderOptions& options,
-          const memory::Arena<Exec>& arena, UnitPlaces<Scalar, Real> places, kernels::HeadRows<const Real, Exec> rope);
+          const memory::Arena& arena, UnitPlaces<Scalar, Real> places, kernels::HeadRows<const Real, Exec> rope);
 
   /// Whether every kernel that a step launches, hooks' aside, waits for its predecessor.
   bool kernels_wait() const { return kernels::kKernelsWait && B_ <= kFewSequences; }
@@ -128,7 +128,7 @@ class Decoder {
   const ParamTable& table_;
   const DecoderTensors& tensors_;
   DecoderOptions options_;
-  const memory::Arena<Exec>& arena_;
+  const memory::Arena& arena_;
   UnitPlaces<Scalar, Real> places_;
   kernels::HeadRows<const Real, Exec> rope_;
   kernels::Vector<float, Exec> gemm_workspace_;

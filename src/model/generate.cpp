@@ -94,7 +94,7 @@ std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& s
   if (kernels::kIsHost<Exec>) {  // a device refuses by itself
     memory::require_host_memory(memory.layout, 1, "\na model with a shorter context needs less");
   }
-  const memory::Arena<Exec> arena(memory.layout);
+  const memory::Arena arena(memory.layout);
   Transformer<Scalar> transformer(shape, table, memory.activations, memory.options, arena, places);
   Decoder<Scalar> decoder(shape, table, memory.decoder, memory.decoder_options, arena, places,
                           transformer.rope_table());

@@ -39,7 +39,7 @@ void copy_heads(const Exec& exec, const HeadTensor<Scalar, Exec>& from, const He
 
 template <class Scalar, class Grad>
 Transformer<Scalar, Grad>::Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
-                                       const ActivationOptions& options, const memory::Arena<Exec>& arena,
+                                       const ActivationOptions& options, const memory::Arena& arena,
                                        UnitPlaces<Scalar, Grad> places)
     : shape_(shape),
       table_(table),
@@ -47,7 +47,8 @@ Transformer<Scalar, Grad>::Transformer(const Shape& shape, const ParamTable& tab
       options_(options),
       segments_{shape.L, options.checkpoint_blocks},
       arena_(arena),
-      places_(std::move(places)) {
+      places_(std::move(places)),
+      gemm_workspace_(arena.array<float>(tensors.gemm_workspace)) {
   const std::int64_t pairs = shape.D() / 2;
   Real* on_device = arena.data<Real>(tensors.rope_table);
   rope_ = HeadRows<const Real, Exec>(on_device, shape.T, pairs, 2);
@@ -57,10 +58,6 @@ Transformer<Scalar, Grad>::Transformer(const Shape& shape, const ParamTable& tab
                     Kokkos::View<const Real*, Kokkos::HostSpace, Unmanaged>(table_h.data(), table_h.size()));
   if (tensors.attention_counter != memory::kAbsent) {
     Kokkos::deep_copy(Value<std::int32_t, Exec>(arena.data<std::int32_t>(tensors.attention_counter)), 0);
-  }
-  if (tensors.gemm_workspace != memory::kAbsent) {
-    gemm_workspace_ =
-        Vector<float, Exec>(arena.data<float>(tensors.gemm_workspace), arena.layout()[tensors.gemm_workspace].count);
   }
 }
 

@@ -35,7 +35,7 @@ class Transformer {
 
   /// `places` has the addresses of the tensors of `table`. Fills the RoPE table.
   Transformer(const Shape& shape, const ParamTable& table, const ActivationTensors& tensors,
-              const ActivationOptions& options, const memory::Arena<Exec>& arena, UnitPlaces<Scalar, Grad> places);
+              const ActivationOptions& options, const memory::Arena& arena, UnitPlaces<Scalar, Grad> places);
 
   /// The micro-batch that the next calls work on: `sequences` <= planned, each of `tokens` <= T ids. The ids are in
   /// inputs() and targets(), row-major; a target of -1 is ignored.
@@ -146,7 +146,7 @@ class Transformer {
   const ActivationTensors& tensors_;
   ActivationOptions options_;
   Segments segments_;
-  const memory::Arena<Exec>& arena_;
+  const memory::Arena& arena_;
   UnitPlaces<Scalar, Grad> places_;
   kernels::HeadRows<const Real, Exec> rope_;
   kernels::Vector<float, Exec> gemm_workspace_;

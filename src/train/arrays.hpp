@@ -106,16 +106,8 @@ ArrayTensors declare_arrays(const Basis& basis, const config::Settings& settings
 void declare_copy(const Basis& basis, ArrayTensors& arrays, memory::Layout& layout);
 inline constexpr std::int64_t kPartBytes = 16;
 
-/// All of a tensor.
-template <class Number>
-kernels::Vector<Number, kernels::Device> array_of(const memory::Arena<kernels::Device>& arena, memory::TensorId id) {
-  const std::size_t count = id == memory::kAbsent ? 0 : static_cast<std::size_t>(arena.layout()[id].count);
-  return kernels::Vector<Number, kernels::Device>(arena.template data<std::remove_const_t<Number>>(id), count);
-}
-
-/// The same under a label; empty if it is absent.
-inline parallel::Span span_of(const memory::Arena<kernels::Device>& arena, memory::TensorId id,
-                              const std::string& label) {
+/// A tensor under a label; empty if it is absent.
+inline parallel::Span span_of(const memory::Arena& arena, memory::TensorId id, const std::string& label) {
   if (id == memory::kAbsent) return {};
   return {label, arena.raw(id), arena.layout()[id].count, arena.layout()[id].dtype};
 }
@@ -141,10 +133,9 @@ void upload(const std::vector<Number>& from, const Array& to) {
 /// Copies a list of small structs to its place in the arena, where it is declared as integers.
 /// Async  fences.
 template <class Item>
-kernels::Vector<const Item, kernels::Device> upload_list(const std::vector<Item>& items,
-                                                         const memory::Arena<kernels::Device>& arena,
+kernels::Vector<const Item, kernels::Device> upload_list(const std::vector<Item>& items, const memory::Arena& arena,
                                                          memory::TensorId id) {
-  const kernels::Vector<Item, kernels::Device> target(reinterpret_cast<Item*>(arena.template data<std::int32_t>(id)),
+  const kernels::Vector<Item, kernels::Device> target(reinterpret_cast<Item*>(arena.data<std::int32_t>(id)),
                                                       items.size());
   upload(items, target);
   return target;
@@ -167,12 +158,12 @@ struct HostTokens {
   }
 };
 
-inline HostTokens tokens_in(const memory::Arena<kernels::Device>& arena, const HostTensors& tensors) {
+inline HostTokens tokens_in(const memory::Arena& arena, const HostTensors& tensors) {
   return {arena.data<std::int32_t>(tensors.inputs), arena.data<std::int32_t>(tensors.targets)};
 }
 
 using HostScalars = Kokkos::View<optim::StepState, kernels::PinnedSpace, kernels::Unmanaged>;
-inline HostScalars scalars_in(const memory::Arena<kernels::Device>& arena, const HostTensors& tensors) {
+inline HostScalars scalars_in(const memory::Arena& arena, const HostTensors& tensors) {
   return HostScalars(reinterpret_cast<optim::StepState*>(arena.data<double>(tensors.scalars)));
 }
 

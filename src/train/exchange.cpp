@@ -11,10 +11,10 @@
 namespace tessera::train {
 namespace {
 
-using Arena = memory::Arena<kernels::Device>;
+using memory::Arena;
 
 parallel::NormSpans norm_spans(const Plan& plan, const Arena& arena) {
-  optim::StepState* const state = optim::state_at(arena.template data<double>(plan.numbers.state)).data();
+  optim::StepState* const state = optim::state_at(arena.data<double>(plan.numbers.state)).data();
   return {.total = {kNormLabel, &state->norm_squared, 1, Dtype::fp64},
           .squares =
               plan.update.has_squares ? span_of(arena, plan.update.norm_partial, "norm2.partial") : parallel::Span{}};

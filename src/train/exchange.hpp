@@ -28,7 +28,6 @@ kernels::StreamPriority priority_of(const config::Parallel& keys, const parallel
 /// collective; the strategy's connect() is.
 std::unique_ptr<parallel::Strategy> make_exchange(const Plan& plan, const config::Settings& settings,
                                                   parallel::World& world, const kernels::Device& exec,
-                                                  const memory::Arena<kernels::Device>& arena,
-                                                  OptimizerStep& optimizer);
+                                                  const memory::Arena& arena, OptimizerStep& optimizer);
 
 }  // namespace tessera::train

@@ -69,8 +69,8 @@ class Forward final : public Validator {
         world_(world),
         records_graph_(settings.train.graph),
         arena_(plan.layout),
-        weights_(arena_.template data<Scalar>(plan.params)),
-        loss_(arena_.template data<double>(plan.loss)),
+        weights_(arena_.data<Scalar>(plan.params)),
+        loss_(arena_.data<double>(plan.loss)),
         transformer_(plan.shape, plan.table, plan.activations, plan.options, arena_,
                      model::places_in<Scalar, Accum<Scalar>>(plan.table, weights_, nullptr)) {
     model::initialize_weights(exec_, plan.table, seed, weights_);
@@ -118,7 +118,7 @@ class Forward final : public Validator {
   const parallel::World& world_;
   const bool records_graph_;
   const Exec exec_{};
-  const memory::Arena<Exec> arena_;
+  const memory::Arena arena_;
   Scalar* const weights_;  // [parameters]
   const kernels::Value<double, Exec> loss_;
   model::Transformer<Scalar> transformer_;

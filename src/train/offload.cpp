@@ -77,7 +77,7 @@ StagedTensors declare_staged(const std::vector<memory::TensorId>& arrays, std::i
   return staged;
 }
 
-Offload::Offload(const StagedTensors& staged, const parallel::Ownership& o, const memory::Arena<Exec>& arena,
+Offload::Offload(const StagedTensors& staged, const parallel::Ownership& o, const memory::Arena& arena,
                  bool has_weights, bool has_backward)
     : arena_(arena),
       arrays_(staged.arrays),

@@ -92,7 +92,7 @@ class Offload {
 
   /// `staged` has at least one array. `has_weights`: one is the working copy of the weights. `has_backward`:
   /// Part::backward is the last half of the chunks; else it is empty. Keeps a reference to the arena.
-  Offload(const StagedTensors& staged, const parallel::Ownership& ownership, const memory::Arena<Exec>& arena,
+  Offload(const StagedTensors& staged, const parallel::Ownership& ownership, const memory::Arena& arena,
           bool has_weights, bool has_backward);
   ~Offload();  // waits for the copies in progress
   Offload(const Offload&) = delete;
@@ -131,7 +131,7 @@ class Offload {
   void mark_done(const Exec& exec, std::size_t place);
   void copy(const Exec& exec, const StagedArray& array, std::size_t place, bool is_in) const;
 
-  const memory::Arena<Exec>& arena_;
+  const memory::Arena& arena_;
   const std::vector<StagedArray> arrays_;
   const std::size_t slots_;
   const bool has_weights_;  // a unit is up to date once it has been copied out

@@ -11,10 +11,10 @@ bool updates_early(const Basis& basis, const config::Settings& settings) {
 }
 
 OptimizerStep::OptimizerStep(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings,
-                             int shard, const memory::Arena<Exec>& arena)
+                             int shard, const memory::Arena& arena)
     : settings_(settings),
       state_(optim::state_at(arena.data<double>(basis.numbers.state))),
-      norms_(array_of<double>(arena, basis.numbers.norms)),
+      norms_(arena.array<double>(basis.numbers.norms)),
       update_(basis, tensors, settings, shard, arena),
       scales_loss_(basis.options.dtype == Dtype::fp16),
       is_early_(!basis.arrays.staged.is_empty() && updates_early(basis, settings)) {

@@ -39,7 +39,7 @@ class OptimizerStep {
 
   /// As Update.
   OptimizerStep(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings, int shard,
-                const memory::Arena<Exec>& arena);
+                const memory::Arena& arena);
 
   /// Whether updates are deferred at all. If not, only norm() and end() do anything.
   bool is_deferred() const { return offload_.has_value(); }

@@ -79,7 +79,7 @@ std::span<const float> as_floats(const Piece& piece, std::vector<float>& room) {
 
 }  // namespace
 
-State::State(const Basis& basis, int shard, const memory::Arena<Exec>& arena)
+State::State(const Basis& basis, int shard, const memory::Arena& arena)
     : spans_(owned_spans(basis.table, basis.sharing, shard)), copy_(span_of(arena, basis.arrays.copy, "copy")) {
   const ArrayTensors& t = basis.arrays;
   groups_.push_back({"params", {span_of(arena, t.params, "params"), span_of(arena, t.master, "optimizer.master")}});

@@ -47,7 +47,7 @@ class State {
   using Exec = kernels::Device;
 
   /// Keeps references to tensors of `basis`.
-  State(const Basis& basis, int shard, const memory::Arena<Exec>& arena);
+  State(const Basis& basis, int shard, const memory::Arena& arena);
 
   /// Initialises the owned weights from seed and label; everything else, and padding, is zero.
   /// Async  fences.

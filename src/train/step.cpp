@@ -26,7 +26,7 @@ struct Untimed {
 
 /// Where the model finds the weights of each unit and writes its gradients.
 template <class Scalar, class Grad>
-model::UnitPlaces<Scalar, Grad> places_of(const Basis& basis, const memory::Arena<Exec>& arena) {
+model::UnitPlaces<Scalar, Grad> places_of(const Basis& basis, const memory::Arena& arena) {
   const Sharing& sharing = basis.sharing;
   const ArrayTensors& t = basis.arrays;
   model::UnitPlaces<Scalar, Grad> places;
@@ -43,8 +43,8 @@ model::UnitPlaces<Scalar, Grad> places_of(const Basis& basis, const memory::Aren
 template <class Scalar, class Grad>
 class StepOf final : public Step {
  public:
-  StepOf(const Plan& plan, const config::Settings& settings, int rank, const Exec& exec,
-         const memory::Arena<Exec>& arena, OptimizerStep& optimizer)
+  StepOf(const Plan& plan, const config::Settings& settings, int rank, const Exec& exec, const memory::Arena& arena,
+         OptimizerStep& optimizer)
       : plan_(plan),
         settings_(settings),
         rank_(rank),
@@ -52,7 +52,7 @@ class StepOf final : public Step {
         arena_(arena),
         scalars_(optim::state_at(arena.data<double>(plan.numbers.state))),
         grad_scale_(arena.data<Real>(plan.numbers.grad_scale)),
-        grads_(array_of<Grad>(arena, plan.arrays.grads)),
+        grads_(arena.array<Grad>(plan.arrays.grads)),
         places_(places_of<Scalar, Grad>(plan, arena)),
         clear_lists_(clear_lists(plan.table, plan.sharing)),
         cleared_(upload_list(clear_lists_.spans, arena, plan.cleared)),
@@ -175,7 +175,7 @@ class StepOf final : public Step {
   const config::Settings& settings_;
   const int rank_;
   const Exec exec_;
-  const memory::Arena<Exec>& arena_;
+  const memory::Arena& arena_;
   const optim::StateView scalars_;
   const kernels::Value<Real, Exec> grad_scale_;
   const kernels::Vector<Grad, Exec> grads_;
@@ -190,7 +190,7 @@ class StepOf final : public Step {
 }  // namespace
 
 std::unique_ptr<Step> make_step(const Plan& plan, const config::Settings& settings, int rank, const Exec& exec,
-                                const memory::Arena<Exec>& arena, OptimizerStep& optimizer) {
+                                const memory::Arena& arena, OptimizerStep& optimizer) {
   return with_types(plan.options.dtype, plan.options.has_narrow_gradients, [&]<class Scalar, class Grad>() {
     return std::unique_ptr<Step>(std::make_unique<StepOf<Scalar, Grad>>(plan, settings, rank, exec, arena, optimizer));
   });

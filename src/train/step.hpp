@@ -43,7 +43,6 @@ class Step {
 /// stays zero.
 /// Async  fences.
 std::unique_ptr<Step> make_step(const Plan& plan, const config::Settings& settings, int rank,
-                                const kernels::Device& exec, const memory::Arena<kernels::Device>& arena,
-                                OptimizerStep& optimizer);
+                                const kernels::Device& exec, const memory::Arena& arena, OptimizerStep& optimizer);
 
 }  // namespace tessera::train

@@ -18,7 +18,7 @@ Trainer::Trainer(const Plan& plan, const config::Settings& settings, parallel::W
       arena_(plan.layout),
       scalars_(optim::state_at(arena_.data<double>(plan.numbers.state))),
       validation_loss_(arena_.data<double>(plan.numbers.validation_loss)),
-      norms_(array_of<double>(arena_, plan.numbers.norms)),
+      norms_(arena_.array<double>(plan.numbers.norms)),
       state_(plan, plan.sharing.shard_of(world.rank()), arena_),
       optimizer_(plan, plan.update, settings, plan.sharing.shard_of(world.rank()), arena_),
       step_(make_step(plan, settings, world.rank(), exec_, arena_, optimizer_)),

@@ -168,7 +168,7 @@ class Trainer final : public Steps {
   parallel::World& world_;
   const kernels::SideStream stream_;
   const Exec exec_ = stream_.instance();
-  memory::Arena<Exec> arena_;
+  memory::Arena arena_;
   const optim::StateView scalars_;  // on the device
   const kernels::Value<double, Exec> validation_loss_;
   const kernels::Vector<double, Exec> norms_;  // optim::PrepareUpdate::norms

@@ -102,12 +102,12 @@ UpdateTensors declare_update(const Basis& basis, bool has_squares, memory::Layou
 }
 
 Update::Update(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings, int shard,
-               const memory::Arena<Exec>& arena)
+               const memory::Arena& arena)
     : basis_(basis),
       settings_(settings),
       arena_(arena),
       owned_gradients_(owned_gradients(basis.sharing, shard)),
-      norm_partial_(array_of<double>(arena, tensors.norm_partial)),
+      norm_partial_(arena.array<double>(tensors.norm_partial)),
       state_(optim::state_at(arena.data<double>(basis.numbers.state))) {
   const StagedTensors& staged = basis.arrays.staged;
   const std::int64_t owned = basis.sharing.ownership.owned_count();
@@ -135,7 +135,7 @@ void Update::norm(const Exec& exec, std::optional<std::int64_t> squares) const {
     const auto [first, count] = owned_gradients_[i];
     const std::pair blocks(done, done + norm_blocks_of(owned_gradients_[i]));
     with_types(basis_.options.dtype, basis_.options.has_narrow_gradients, [&]<class Scalar, class Grad>() {
-      const auto grads = array_of<const Grad>(arena_, basis_.arrays.grads);
+      const auto grads = arena_.array<const Grad>(basis_.arrays.grads);
       kernels::SquareNorm<Exec, Grad>{.x = Kokkos::subview(grads, std::make_pair(first, first + count)),
                                       .partial = Kokkos::subview(norm_partial_, blocks),
                                       .total = {}}
@@ -163,7 +163,7 @@ void Update::launch(const Exec& exec, std::size_t chunk, int slot) const {
           .blocks = {},
           .master = array_in<Master>(is_one_array ? t.params : t.master, slot),
           .param = is_one_array ? kernels::Vector<Scalar, Exec>{} : array_in<Scalar>(t.params, slot),
-          .grad = array_of<const Grad>(arena_, t.grads),
+          .grad = arena_.array<const Grad>(t.grads),
           .moments = {},
           .scalars = kernels::Value<const kernels::UpdateScalars, Exec>(&state_.data()->update),
           .keys = {o.beta1, o.beta2, static_cast<Real>(o.eps), static_cast<Real>(o.weight_decay)}};
@@ -182,8 +182,8 @@ void Update::launch(const Exec& exec, std::size_t chunk, int slot) const {
 template <class Number>
 kernels::Vector<Number, kernels::Device> Update::array_in(memory::TensorId home, int slot) const {
   const StagedTensors& staged = basis_.arrays.staged;
-  if (home == memory::kAbsent || !staged.holds(home)) return array_of<Number>(arena_, home);
-  const kernels::Vector<Number, Exec> slots = array_of<Number>(arena_, staged.slots_of(home));
+  if (home == memory::kAbsent || !staged.holds(home)) return arena_.array<Number>(home);
+  const kernels::Vector<Number, Exec> slots = arena_.array<Number>(staged.slots_of(home));
   const std::size_t count = slots.size() / staged.slots;
   return kernels::Vector<Number, Exec>(slots.data() + slot * count, count);
 }

@@ -34,7 +34,7 @@ class Update {
   /// its arguments.
   /// Async  fences.
   Update(const Basis& basis, const UpdateTensors& tensors, const config::Settings& settings, int shard,
-         const memory::Arena<Exec>& arena);
+         const memory::Arena& arena);
 
   /// Enqueues this rank's share of the squared norm of all gradients, once summed over the ranks: from the gradients it
   /// owns or, if transfers left partial sums (Strategy::squares), from the first `squares` of norm2.partial.
@@ -52,7 +52,7 @@ class Update {
 
   const Basis& basis_;
   const config::Settings& settings_;
-  const memory::Arena<Exec>& arena_;
+  const memory::Arena& arena_;
   const std::vector<parallel::Range> owned_gradients_;
   const kernels::Vector<double, Exec> norm_partial_;
   const optim::StateView state_;

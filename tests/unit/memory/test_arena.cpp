@@ -34,7 +34,7 @@ struct ArenaTest : ::testing::Test {
 };
 
 template <class Scalar>
-std::vector<Scalar> content(const Arena<Device>& arena, TensorId id) {
+std::vector<Scalar> content(const Arena& arena, TensorId id) {
   const std::int64_t count = arena.layout()[id].count;
   const auto host = Kokkos::create_mirror_view_and_copy(
       Kokkos::HostSpace(), kernels::Vector<Scalar, Device>(arena.template data<Scalar>(id), count));
@@ -42,7 +42,7 @@ std::vector<Scalar> content(const Arena<Device>& arena, TensorId id) {
 }
 
 TEST_F(ArenaTest, new_memory_is_not_a_number_in_every_dtype) {
-  const Arena<Device> arena(layout);
+  const Arena arena(layout);
   for (const float x : content<float>(arena, fp32)) EXPECT_TRUE(std::isnan(x));
   for (const double x : content<double>(arena, fp64)) EXPECT_TRUE(std::isnan(x));
   for (const bfloat16 x : content<bfloat16>(arena, bf16)) EXPECT_TRUE(std::isnan(static_cast<float>(x)));
@@ -51,7 +51,7 @@ TEST_F(ArenaTest, new_memory_is_not_a_number_in_every_dtype) {
 }
 
 TEST_F(ArenaTest, hands_out_the_places_of_the_layout) {
-  const Arena<Device> arena(layout);
+  const Arena arena(layout);
   const auto* base = reinterpret_cast<const unsigned char*>(arena.data<float>(fp32)) - layout[fp32].offset;
   EXPECT_EQ(reinterpret_cast<const unsigned char*>(arena.data<double>(fp64)) - base, layout[fp64].offset);
   EXPECT_EQ(reinterpret_cast<const unsigned char*>(arena.data<bfloat16>(bf16)) - base, layout[bf16].offset);
@@ -60,7 +60,7 @@ TEST_F(ArenaTest, hands_out_the_places_of_the_layout) {
 }
 
 TEST_F(ArenaTest, refuses_another_dtype_by_name) {
-  const Arena<Device> arena(layout);
+  const Arena arena(layout);
   EXPECT_THROW(arena.data<double>(fp32), std::logic_error);
   EXPECT_THROW(arena.data<float16>(bf16), std::logic_error);
   EXPECT_THROW(arena.data<float>(ints), std::logic_error);
@@ -75,7 +75,7 @@ TEST_F(ArenaTest, refuses_another_dtype_by_name) {
 TEST_F(ArenaTest, is_one_allocation) {
   kernels::KernelTimer timer;
   timer.start();
-  const Arena<Device> arena(layout);
+  const Arena arena(layout);
   arena.data<float>(fp32);
   timer.stop();
   EXPECT_EQ(timer.counts().allocations, 1);
@@ -87,7 +87,7 @@ TEST(ArenaThatDoesNotFit, is_out_of_memory_with_the_table_and_what_needs_less_in
     layout.add("a.giant", {std::int64_t{1} << 46}, Dtype::fp32, Category::parameters, Lifetime::whole_run(), space);
     layout.place();
     try {
-      const Arena<Device> arena(layout);
+      const Arena arena(layout);
       FAIL() << "2^48 bytes were allocated";
     } catch (const Failure& failure) {
       EXPECT_EQ(failure.code(), Exit::out_of_memory);

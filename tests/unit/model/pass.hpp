@@ -157,7 +157,7 @@ class Pass {
 
  public:
   model::ActivationTensors tensors;
-  memory::Arena<Device> arena;
+  memory::Arena arena;
   model::Transformer<Scalar, Grad> transformer;
   double loss_sum = 0, loss = 0;  // over the tokens, per token (nats)
   std::vector<double> grads;      // flat

@@ -37,7 +37,7 @@ Part part_of(const train::SavedTensor& tensor) {
 /// What each of `ranks` ranks that share a step in this way writes of `state`.
 std::vector<std::vector<Part>> parts_of(const Way& way, int ranks, const State& state) {
   const train::Plan plan = train::plan_training(settings_of(way), Dtype::fp32, ranks);
-  const memory::Arena<Device> arena(plan.layout);
+  const memory::Arena arena(plan.layout);
   const int shards = plan.sharing.ownership.shards(), copies = ranks / shards;
   std::vector<std::vector<Part>> parts(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {

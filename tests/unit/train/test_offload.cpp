@@ -260,7 +260,7 @@ struct Ring {
 
   const kernels::Device exec{};
   train::Plan plan;
-  memory::Arena<kernels::Device> arena;
+  memory::Arena arena;
   train::Offload offload;
   std::vector<std::pair<std::size_t, int>> order;  // chunk and slot of each update
 };
