@@ -1,5 +1,6 @@
 """experiment --all: one experiment after another, each by a call of scripts/experiment; then what became of each, and how long it took."""
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +23,8 @@ def said(script, *words):
         sys.stderr.write(line)
         if match := re.match(r"experiment: (?!wrote)(.*)", line):
             own.append(match[1].strip())
-    return process.wait(), own
+    code = process.wait()
+    return (code, own) if code >= 0 else (128 - code, [*own, f"ended by {signal.Signals(-code).name}"])  # as a shell counts
 
 
 def lacks(folder, run):

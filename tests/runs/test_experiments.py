@@ -241,16 +241,19 @@ class Experiments(RunTest):
 
     def test_all_says_what_ran_what_was_left_out_and_why(self):
         script = self.folder / "script.py"
-        script.write_text("""import sys
+        script.write_text("""import os, sys
 name = sys.argv[1]
+if name == "ddp":
+    os.kill(os.getpid(), 15)
 print("experiment: " + {"comm": "there is no room for 8 ranks", "dtypes": "a row failed"}.get(name, "wrote it"), file=sys.stderr)
 sys.exit({"comm": 3, "dtypes": 7, "hbm": 75}.get(name, 0))
 """)
-        for names, code in ((["accumulation", "comm", "dtypes", "hbm", "step"], 7), (["accumulation", "comm"], 0), (["hbm", "step"], 75)):
+        for names, code in ((["accumulation", "comm", "dtypes", "hbm", "step"], 7), (["accumulation", "comm"], 0), (["hbm", "step"], 75), (["ddp", "comm"], 143)):
             with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()):
                 self.assertEqual(every.run_all(script, names, [], self.folder, False), code)
             lines = {line[0]: line[1:] for line in (re.split("  +", text) for text in printed.getvalue().splitlines()) if len(line) > 1}
             expected = {"accumulation": "ran", "comm": "left out: there is no room for 8 ranks", "dtypes": "exit 7: a row failed", "hbm": "exit 75: ",
+                        "ddp": "exit 143: ended by SIGTERM",
                         "step": "not begun"}
             for name in names:
                 self.assertEqual(lines[name][0].strip(), expected[name].strip(), printed.getvalue())
