@@ -10,16 +10,15 @@
 #include "kernels/attention/flash2/forward.hpp"
 #include "kernels/attention/flash2/hopper/engine.hpp"
 #include "kernels/attention/flash2/hopper/sizes.hpp"
-#include "kernels/attention/flash2/ladder.hpp"
 #include "kernels/attention/flash2/register_backward.hpp"
 #include "kernels/attention/flash2/register_forward.hpp"
+#include "kernels/attention/ladder_kernels.hpp"
 #include "kernels/attention/ladder_sizes.hpp"
 #include "kernels/attention/standard/standard.hpp"
 #include "kernels/attention/tiled/tiled.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/tiles.hpp"
-#include "kernels/cuda/tile_scores.hpp"
 
 namespace tessera::kernels {
 
@@ -59,15 +58,6 @@ namespace {
 [[noreturn]] void refuse_steps(const AttentionChoice& choice) {
   throw std::invalid_argument("attention: this build has no " + std::string(name_of(choice.kind)) + " of " +
                               std::to_string(choice.steps) + " steps for this dtype; ask has_steps");
-}
-
-/// Calls launch.operator()<kSteps>() with the steps, from 0 to kMost, as a constant.
-template <int kMost, class Launch>
-void with_steps(int steps, const Launch& launch) {
-  if constexpr (kMost >= 0) {
-    if (steps != kMost) return with_steps<kMost - 1>(steps, launch);
-    launch.template operator()<kMost>();
-  }
 }
 
 /// The kernels of flash2's forward pass: Flash2Ladder, RegisterForward, Flash2Forward, and an engine's.
@@ -202,20 +192,11 @@ void Attention<Exec, Scalar>::forward(const Exec& exec) const {
     case AttentionKind::standard:
       return StandardForward<Exec, Scalar>{task, probabilities, products_by(choice), math}.launch(exec);
     case AttentionKind::tiled:
-      return TiledForward<Exec, Scalar>{task, choice.query_tile, choice.key_tile, workspace}.launch(exec);
-    case AttentionKind::flash1: {
-      constexpr int kMost = kHasTileScores<Exec, Scalar> ? ladder::kFlash1Steps : ladder::kFlash1Steps - 1;
-      return with_steps<kMost>(choice.steps, [&]<int kSteps>() {
-        Flash1Forward<Exec, Scalar, kSteps>{task, choice.query_tile, choice.key_tile, workspace}.launch(exec);
-      });
-    }
+    case AttentionKind::flash1: return launch_ladder_kernel(exec, task, choice, workspace);
     case AttentionKind::flash2: break;
   }
   switch (flash2_kernel(choice, kIsHost<Exec>)) {
-    case Flash2Kernel::ladder:
-      return with_steps<ladder::kFlash2LaneSteps>(choice.steps, [&]<int kSteps>() {
-        Flash2Ladder<Exec, Scalar, kSteps>{task, choice.query_tile, choice.key_tile}.launch(exec);
-      });
+    case Flash2Kernel::ladder: return launch_ladder_kernel(exec, task, choice, workspace);
     case Flash2Kernel::registers:
       TESSERA_REQUIRE(choice.query_tile == 0 && choice.key_tile == 0,
                       "attention: from flash2's fourth step on, tiles are constants", choice.steps, choice.query_tile,

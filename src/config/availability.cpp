@@ -19,6 +19,12 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
     if (!asked) return;
     lines += fmt::format("{} needs a build with {}, which {} lacks: set {}\n", what, needs, build.name, instead);
   };
+  const auto kernel = settings.attention.kernel;
+  const auto named_kernel = [&] {
+    return fmt::format("attention.kernel = {}", value_text(*find_key("attention.kernel"), settings));
+  };
+  refuse(!build.ladder && is_of_ladder(kernel), named_kernel(), "the laboratory (CMake option TESSERA_ENABLE_LAB=ON)",
+         "attention.kernel = \"auto\"");
   if (!build.cuda) {
     refuse(settings.precision.compute == Precision::tf32, "precision.compute = \"tf32\"", "CUDA",
            "precision.compute = \"fp32\"");
@@ -26,10 +32,7 @@ void check_build(const Settings& settings, const BuildFeatures& build) {
     refuse(settings.generate.graph, "generate.graph = true", "CUDA", "generate.graph = false");
     refuse(settings.train.tune_gemm, "train.tune_gemm = true", "CUDA", "train.tune_gemm = false");
     refuse(!settings.train.fused, "train.fused = false", "CUDA", "train.fused = true");
-    const AttentionKernel kernel = settings.attention.kernel;
-    refuse(needs_tensor_cores(kernel),
-           fmt::format("attention.kernel = {}", value_text(*find_key("attention.kernel"), settings)), "CUDA",
-           without_tensor_cores(kernel));
+    refuse(needs_tensor_cores(kernel), named_kernel(), "CUDA", without_tensor_cores(kernel));
   }
   if (!build.nccl) {
     refuse(settings.parallel.collectives == Collectives::nccl, "parallel.collectives = \"nccl\"", "NCCL",

@@ -17,6 +17,7 @@ std::string_view without_tensor_cores(AttentionKernel kernel);
 struct BuildFeatures {
   bool cuda = false;  // and TESSERA_VENDOR=ON
   bool nccl = false;
+  bool ladder = true;  // kernels::has_ladder_kernels()
   std::string_view name = "this build";  // or "a build for CPUs", which --plan plans for
 };
 

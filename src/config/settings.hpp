@@ -53,6 +53,11 @@ constexpr bool is_standard(AttentionKernel k) {
 }
 constexpr bool is_flash1(AttentionKernel k) { return k >= AttentionKernel::flash1 && k <= AttentionKernel::flash1_5; }
 constexpr bool is_flash2(AttentionKernel k) { return k >= AttentionKernel::flash2 && k <= AttentionKernel::flash2_5; }
+/// Whether its kernel is one of kernels/attention/ladder_kernels.hpp.
+constexpr bool is_of_ladder(AttentionKernel k) {
+  return k == AttentionKernel::tiled || is_flash1(k) ||
+         (k >= AttentionKernel::flash2_0 && k <= AttentionKernel::flash2_3);
+}
 constexpr bool is_by_engine(AttentionKernel k) { return k == AttentionKernel::mma || k == AttentionKernel::wgmma; }
 enum class Collectives { automatic, mpi, nccl };
 enum class Transfers { automatic, ring, copy_engine };

@@ -7,6 +7,7 @@
 #include "config/text.hpp"
 #include "errors.hpp"
 #include "kernels/core/round_up.hpp"
+#include "kernels/attention/ladder_kernels.hpp"
 #include "kernels/core/words.hpp"
 #include "model/generate.hpp"
 #include "parallel/device.hpp"
@@ -17,7 +18,8 @@
 namespace tessera::train {
 
 config::BuildFeatures this_build() {
-  config::BuildFeatures build{.cuda = kernels::kHere.has_vendor_parts(), .nccl = parallel::kHasNccl};
+  config::BuildFeatures build{
+      .cuda = kernels::kHere.has_vendor_parts(), .nccl = parallel::kHasNccl, .ladder = kernels::has_ladder_kernels()};
   if (kernels::kHere.is_portable) build.name = "this build (TESSERA_VENDOR=OFF: Kokkos alone)";
   return build;
 }

@@ -10,7 +10,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import FINISHED, SOURCE, TINY, USAGE, RunTest, column
+from harness import ENVIRONMENT, FINISHED, SOURCE, TINY, USAGE, RunTest, column
 
 WITH_LAB = os.environ.get("TESSERA_WITH_LAB", "")
 OPTION = "TESSERA_ENABLE_LAB=ON"
@@ -59,6 +59,8 @@ class WithoutLab(RunTest):
                           [SOURCE / "input/experiments/accumulation/deck.toml", "--check"], ["--explain", "bench.warmup"],
                           ["--plan", "--compare", "run.h5"]):
             self.run_deck(*arguments, code=USAGE, says=["laboratory", OPTION])
+        for kernel in ("tiled", "flash1", "flash2/3"):
+            self.run_deck(TINY, f"attention.kernel={kernel}", code=ENVIRONMENT, says=["laboratory", OPTION, 'attention.kernel = "auto"'])
         self.assertNotIn("bench.warmup", self.run_deck("--explain", "all", code=FINISHED).out)
 
 

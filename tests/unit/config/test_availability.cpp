@@ -29,6 +29,26 @@ TEST(Availability, what_needs_a_gpu_is_refused_by_a_cpu_build_with_the_way_out) 
   }
 }
 
+TEST(Availability, kernels_of_the_ladder_need_the_laboratory) {
+  for (const auto& [kernel, is_refused] : {std::pair{"tiled", true},
+                                           {"flash1", true},
+                                           {"flash1/4", true},
+                                           {"flash2/0", true},
+                                           {"flash2/3", true},
+                                           {"flash2", false},
+                                           {"standard", false},
+                                           {"auto", false}}) {
+    const Settings settings = read("train.steps = 1", {fmt::format("attention.kernel={}", kernel)});
+    EXPECT_NO_THROW(check_build(settings, kCpu)) << kernel;
+    const auto check = [&] { check_build(settings, {.ladder = false}); };
+    if (is_refused) {
+      EXPECT_THAT(refusal(Exit::environment, check), AllOf(HasSubstr(kernel), HasSubstr("TESSERA_ENABLE_LAB=ON")));
+    } else {
+      EXPECT_NO_THROW(check()) << kernel;
+    }
+  }
+}
+
 TEST(Availability, all_refusals_of_a_build_come_at_once) {
   const Settings settings = read("train.graph = true\nattention.kernel = 'wgmma'\nprecision.compute = 'bf16'");
   const std::string message = refusal(Exit::environment, [&] { check_build(settings, kCpu); });
