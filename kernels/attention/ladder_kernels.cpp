@@ -39,10 +39,6 @@ void launch_ladder_kernel(const Exec& exec, const ForwardTask<Exec, Scalar>& tas
   });
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)                                                                   \
-  template void launch_ladder_kernel(const Exec&, const ForwardTask<Exec, Scalar>&, const AttentionChoice&, \
-                                     const Vector<std::byte, Exec>&);
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE_LADDER_KERNEL)
 
 }  // namespace tessera::kernels

@@ -20,4 +20,9 @@ template <class Exec, class Scalar>
 void launch_ladder_kernel(const Exec& exec, const ForwardTask<Exec, Scalar>& task, const AttentionChoice& choice,
                           const Vector<std::byte, Exec>& workspace);
 
+/// Compiles it for a pair of TESSERA_FOR_EACH_EXEC_SCALAR (core/instantiate.hpp).
+#define TESSERA_INSTANTIATE_LADDER_KERNEL(Exec, Scalar)                                                     \
+  template void launch_ladder_kernel(const Exec&, const ForwardTask<Exec, Scalar>&, const AttentionChoice&, \
+                                     const Vector<std::byte, Exec>&);
+
 }  // namespace tessera::kernels

@@ -14,10 +14,6 @@ void launch_ladder_kernel(const Exec&, const ForwardTask<Exec, Scalar>&, const A
   throw std::logic_error("attention: the kernels of the ladder belong to the laboratory; ask has_ladder_kernels");
 }
 
-#define TESSERA_INSTANTIATE(Exec, Scalar)                                                                   \
-  template void launch_ladder_kernel(const Exec&, const ForwardTask<Exec, Scalar>&, const AttentionChoice&, \
-                                     const Vector<std::byte, Exec>&);
-TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE)
-#undef TESSERA_INSTANTIATE
+TESSERA_FOR_EACH_EXEC_SCALAR(TESSERA_INSTANTIATE_LADDER_KERNEL)
 
 }  // namespace tessera::kernels

@@ -5,10 +5,10 @@ import plotting
 from compare import beside
 from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 
-from experiments.parts import legend_beside, log_axis
+from experiments.parts import has_steps, legend_beside, log_axis
 from experiments.table import number, spread
 
-T, D, KERNEL, SIZE, FORMAT, PHASE = "bench.length", "bench.head_width", "implementation", "model.size", "precision.compute", "bench.phase"
+T, D, KERNEL, SIZE, FORMAT = "bench.length", "bench.head_width", "implementation", "model.size", "precision.compute"
 VARIANTS = {"plain": SKY, "fused": BLUE, "graph": ORANGE}
 PARTS = ("forward", "forward_backward", "step")
 PEERS = {dtype: beside.ATTENTION[dtype] for dtype in ("fp32", "tf32")}
@@ -29,7 +29,7 @@ def attention(results):
 
 def model(results):
     """The rows of steps, each with the plain step of the same model and number format, or None: it needs a CUDA build."""
-    rows = [row for row in results.where(job__kind="bench.step") if row.get(PHASE) != "forward"]
+    rows = [row for row in results.where(job__kind="bench.step") if has_steps(row)]
     plain = {(row[SIZE], row[FORMAT]): row for row in rows if variant_of(row) == "plain"}
     return [(row, plain.get((row[SIZE], row[FORMAT]))) for row in rows]
 
@@ -37,7 +37,7 @@ def model(results):
 def timed(results, row, part):
     """(mean, deviation) in ms of a part of the step; a graph's forward pass is the row of forward passes replayed alone."""
     if part == "forward" and variant_of(row) == "graph":
-        alone = [other for other in results.where(job__kind="bench.step") if other.get(PHASE) == "forward" and
+        alone = [other for other in results.where(job__kind="bench.step") if not has_steps(other) and
                  (other[SIZE], other[FORMAT]) == (row[SIZE], row[FORMAT])]
         row = alone[0] if alone else row
     return row[f"{part}_mean_ms"], row[f"{part}_std_ms"]

@@ -8,6 +8,11 @@ def size_of(row):
     return row.name.split("_")[0] if row["model.size"] in ("", "custom") else row["model.size"]
 
 
+def has_steps(row):
+    """Whether a row of bench.step timed steps, not forward passes alone."""
+    return row.get("bench.phase") != "forward"
+
+
 def log_axis(axis):
     """A logarithmic axis whose numbers are written out: 0.1, 1, 20; as it is where nothing is drawn, which has no logarithm."""
     limits = axis.axes.dataLim

@@ -5,16 +5,12 @@ import plotting
 from compare import beside
 from plotting import BLUE, GREEN, ORANGE, SKY, VERMILION
 
-from experiments.parts import log_axis, size_of
+from experiments.parts import has_steps, log_axis, size_of
 from experiments.table import spread
 
 PARTS = ("forward", "forward_backward", "step")
 SHARES = {"forward": SKY, "backward": BLUE, "optimizer": GREEN}
 MODES = ("eager",)  # compiled ones stand in `compiled`
-
-
-def has_steps(row):
-    return row.get("bench.phase") != "forward"
 
 
 def tables(results):
