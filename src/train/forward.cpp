@@ -104,14 +104,10 @@ class Forward final : public Validator {
     transformer_.head(exec_, loss_, {}, false, hooks_);
   }
 
-  /// A whole micro-batch's first pass runs launch by launch, its second is captured; smaller ones are never captured.
+  /// Only whole micro-batches are captured.
   void run(const HostTokens& tokens, int sequences) {
-    if (!records_graph_ || sequences < plan_.batch.micro_sequences || !has_run_) {
-      has_run_ = has_run_ || sequences == plan_.batch.micro_sequences;
-      return enqueue(tokens, sequences);
-    }
-    if (!graph_.is_recorded()) graph_.record(exec_, [&] { enqueue(tokens, sequences); });
-    graph_.launch(exec_);
+    if (!records_graph_ || sequences < plan_.batch.micro_sequences) return enqueue(tokens, sequences);
+    graph_.run(exec_, [&] { enqueue(tokens, sequences); });
   }
 
   const ForwardPlan& plan_;
@@ -123,7 +119,6 @@ class Forward final : public Validator {
   const kernels::Value<double, Exec> loss_;
   model::Transformer<Scalar> transformer_;
   model::Hooks hooks_;
-  bool has_run_ = false;  // a whole micro-batch
   StepGraph graph_;
 };
 

@@ -180,4 +180,16 @@ void StepGraph::launch(const kernels::Device&) const {
 
 #endif
 
+bool StepGraph::run(const kernels::Device& exec, const std::function<void()>& enqueue, Links links) {
+  if (!has_run_) {
+    enqueue();
+    has_run_ = true;
+    return false;
+  }
+  const bool records = !is_recorded();
+  if (records) record(exec, enqueue, links);
+  launch(exec);
+  return records;
+}
+
 }  // namespace tessera::train

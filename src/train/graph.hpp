@@ -33,11 +33,15 @@ class StepGraph {
   const std::string& not_chained_because() const { return not_chained_because_; }
   /// Enqueues the recorded launches.
   void launch(const kernels::Device& exec) const;
+  /// Enqueues the same launches again and again: the first time by calling `enqueue`, the second by recording it and
+  /// replaying that, then by replaying alone. True in the call that recorded.
+  bool run(const kernels::Device& exec, const std::function<void()>& enqueue, Links links = Links::ordinary);
 
  private:
   struct Recorded;
   std::shared_ptr<const Recorded> recorded_;
   std::string not_chained_because_;
+  bool has_run_ = false;
 };
 
 }  // namespace tessera::train

@@ -23,6 +23,11 @@ TEST(StepGraph, is_refused_by_name_where_there_are_none) {
   StepGraph graph;
   EXPECT_FALSE(graph.is_recorded());
   EXPECT_THROW(graph.record(Device(), [] {}), std::logic_error);
+  int calls = 0;
+  const auto enqueue = [&] { ++calls; };
+  EXPECT_FALSE(graph.run(Device(), enqueue)) << "the first time runs";
+  EXPECT_EQ(calls, 1);
+  EXPECT_THROW(graph.run(Device(), enqueue), std::logic_error) << "the second records";
 }
 
 TEST(StepGraph, of_other_work_than_kernels_is_not_chained_and_says_so) {
@@ -119,20 +124,14 @@ TYPED_TEST(GraphOfATokensStep, gives_the_tokens_of_plain_launches_chained_or_not
       SCOPED_TRACE(::testing::Message() << sequences << " sequences, "
                                         << (links == StepGraph::Links::chained ? "chained" : "ordinary links"));
       StepGraph graph;
-      bool has_run = false;
+      int recordings = 0;
       const auto found = this->texts(sequences, {.run_step = [&](const std::function<void()>& enqueue, bool waits) {
                                        EXPECT_EQ(waits, kernels::kKernelsWait && sequences <= 8);
-                                       if (!has_run) {
-                                         enqueue();
-                                         has_run = true;
-                                         return;
-                                       }
-                                       if (!graph.is_recorded()) {
-                                         graph.record(exec, enqueue, waits ? links : StepGraph::Links::ordinary);
-                                         EXPECT_EQ(graph.not_chained_because(), "");
-                                       }
-                                       graph.launch(exec);
+                                       const auto wanted = waits ? links : StepGraph::Links::ordinary;
+                                       recordings += graph.run(exec, enqueue, wanted);
+                                       EXPECT_EQ(graph.not_chained_because(), "");
                                      }});
+      EXPECT_EQ(recordings, 1);
       EXPECT_EQ(found, plain);
     }
   }
