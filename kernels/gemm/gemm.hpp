@@ -49,8 +49,11 @@ struct Gemm {
 /// The libraries in use: file and configuration of the BLAS that was loaded, versions on GPUs.
 std::string gemm_library();
 
-/// Computes a product, so that the library takes the memory that it keeps. OpenBLAS maps a buffer of 128 MiB at the
-/// first product and, where that fails, tries again for ever: check first that there is room.
+/// The threads that call a host's BLAS at the same time; 1 where it allows one alone, and on GPUs.
+int blas_threads();
+
+/// Computes a product, so that the library takes the memory that it keeps. OpenBLAS maps a buffer of 128 MiB for each
+/// of blas_threads() and, where that fails, tries again for ever: check first that there is room.
 void warm_up_gemm();
 
 void set_gemm_selection(GemmSelection selection);

@@ -22,7 +22,7 @@ namespace {
 // that shares files of 4 MiB with it.
 constexpr std::size_t kMib = std::size_t{1} << 20;
 constexpr std::size_t kLibraries = 448 * kMib;
-constexpr std::size_t kBlasBuffer = 160 * kMib;  // one of 128 MiB
+constexpr std::size_t kBlasBuffer = 160 * kMib;  // one of 128 MiB for each thread
 constexpr rlim_t kOpenFiles = 64;
 constexpr rlim_t kDaemonFile = 4 * kMib;
 
@@ -81,7 +81,7 @@ void require_limits(bool has_launcher) {
 
 void take_blas_buffer() {
   if constexpr (kernels::kIsHost<kernels::Device>) {  // cuBLAS reports what it cannot allocate
-    require_room(kBlasBuffer, "BLAS");
+    require_room(kBlasBuffer * kernels::blas_threads(), "BLAS");
     kernels::warm_up_gemm();
   }
 }

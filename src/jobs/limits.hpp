@@ -10,10 +10,10 @@ namespace tessera::jobs {
 ///         open files or too small files; the message names the limit and the command that raises it.
 void require_limits(bool has_launcher);
 
-/// Makes a host's BLAS allocate its buffer now, so that it counts as memory already taken. Call it once Kokkos runs,
-/// before memory is compared with a plan.
+/// Makes a host's BLAS allocate its buffers now, one for each thread, so that they count as memory already taken. Call
+/// it once Kokkos runs, before memory is compared with a plan.
 ///
-/// Throws  Failure(Exit::out_of_memory) if there is no room for it.
+/// Throws  Failure(Exit::out_of_memory) if there is no room for them.
 void take_blas_buffer();
 
 }  // namespace tessera::jobs
