@@ -1,4 +1,5 @@
 """Runs a program that signals stop in its own way: one copy of each reaches it, wherever it came from."""
+import contextlib
 import os
 import signal
 import subprocess
@@ -32,6 +33,25 @@ def deck_name(deck):
     return deck.parent.name if deck.stem == "deck" else deck.stem
 
 
+@contextlib.contextmanager
+def signals_handled(handler):
+    """SIGINT and SIGTERM go to `handler` within."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def stops_at_signals(words):
+    """SIGINT and SIGTERM end what is within by a Refusal with STOPPED, which says `words`."""
+    def stop(number, _):
+        raise Refusal(STOPPED, f"stopped by {signal.Signals(number).name}: {words}")
+
+    return signals_handled(stop)
+
+
 def run_handing_on(command, **streams):
     """Exit code, standard error (None unless `streams` pipes it) and the name of the signal that asked to stop, or None.
 
@@ -45,12 +65,8 @@ def run_handing_on(command, **streams):
         came.append(signal.Signals(number).name)
         os.killpg(child.pid, number)
 
-    before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with signals_handled(hand_on):
         errors = child.communicate()[1]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return child.returncode, errors, came[0] if came else None
 
 

@@ -23,7 +23,7 @@ from compare.sides import ON_ONE_GPU, Failed, Torch
 from compare.steps import compiled_side_by_side
 from experiments.parts import size_of
 from experiments.table import spread
-from launching import Refusal
+from launching import Refusal, stops_at_signals
 
 FILE = "torch.json"
 PASSES = ("forward", "backward", "both")
@@ -152,8 +152,9 @@ def measure(results, chapter, python):
     keep = lambda: (results.output / FILE).write_text(json.dumps(kept, indent=1) + "\n")
     formats = python.existing(dict.fromkeys(theirs for every in FORMATS.values() for theirs in every))
     backends = {dtype: python.existing(names) for dtype, names in peers.items() if dtype in formats}
-    measure_attention(results, backends, python, kept.setdefault("shapes", []), keep)
-    measure_steps(results, formats, python.existing(modes), python, kept.setdefault("steps", []), keep)
+    with stops_at_signals("the same command continues after what has been measured"):
+        measure_attention(results, backends, python, kept.setdefault("shapes", []), keep)
+        measure_steps(results, formats, python.existing(modes), python, kept.setdefault("steps", []), keep)
     del results.beside
     asked = [name for name in GPU_ONLY if name in (*modes, *(("tf32",) if modes else ()), *peers, *(name for names in peers.values() for name in names))]
     return [name for name in asked if not python.existing([name])]

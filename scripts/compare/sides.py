@@ -38,11 +38,13 @@ class Torch:
 
     def __init__(self, worker="torch_worker.py", env=ON_ONE_GPU, log=subprocess.DEVNULL, python=sys.executable):
         self.process, self.worker, self.env, self.log, self.python = None, worker, env, log, python
+        self.is_at_work = False
 
     def send(self, **request):
         if self.process is None:
             self.process = subprocess.Popen([self.python, Path(__file__).with_name(self.worker)], text=True,
                                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=self.env)
+        self.is_at_work = True
         try:
             print(json.dumps(request), file=self.process.stdin, flush=True)
         except BrokenPipeError:
@@ -50,6 +52,7 @@ class Torch:
 
     def receive(self):
         line = self.process.stdout.readline()
+        self.is_at_work = False
         if not line:
             self.give_up()
         answer = json.loads(line)
@@ -67,7 +70,10 @@ class Torch:
         return self.receive()
 
     def stop(self):
+        """Ends the process: at once if it is at work on a request, which may take minutes."""
         if self.process is not None:
+            if self.is_at_work:
+                self.process.kill()
             try:
                 self.process.stdin.close()
             except BrokenPipeError:

@@ -77,8 +77,13 @@ def compiled_side_by_side(models, modes=MODES, make_worker=Torch):
         for fault in answer["faults"]:
             print(f"  torch.compile of {model['size']} in {model['dtype']}, {fault}", flush=True)
 
-    on_all(lambda model, worker: worker.send(do="model", modes=modes, **model))
-    on_all(wait_for)
+    try:
+        on_all(lambda model, worker: worker.send(do="model", modes=modes, **model))
+        on_all(wait_for)
+    except BaseException:  # a signal
+        for worker in workers.values():
+            worker.stop()
+        raise
     return workers, reasons
 
 

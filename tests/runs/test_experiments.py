@@ -5,6 +5,7 @@ import io
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,8 +24,9 @@ sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import every, flash_grid, flash_ladder, hbm, launch, memory_2p7b, ncu, profile, scaling, sharding, step, table  # noqa: E402  (after the path to it)
 from experiments.homes import homes, module_of  # noqa: E402
 from compare import beside, steps  # noqa: E402
-from compare.sides import Failed  # noqa: E402
-from launching import Refusal  # noqa: E402
+from compare.sides import Failed, Torch  # noqa: E402
+import launching  # noqa: E402
+from launching import STOPPED, Refusal  # noqa: E402
 from results import FINISHED, OUT_OF_MEMORY, STORED, Results, Row  # noqa: E402
 import places  # noqa: E402
 import published  # noqa: E402
@@ -192,6 +194,28 @@ class Experiments(RunTest):
         self.assert_what_is_stored_has_the_same_tables("step", results)
         course = [(size, steps.course_model(size, "fp32")) for size in steps.SIZES]
         self.assertEqual([list(batch) for batch in beside.batches(dict(course))], [["small", "medium", "large", "xl"], ["2.7b"]])
+
+    def test_a_signal_ends_pytorchs_processes_and_what_was_measured_stays(self):
+        output = shutil.copytree(self.quick("flash_grid")[1], self.folder / "stopped")
+        python, chapter = beside.Python("a python", "2.11", "a GPU"), SimpleNamespace(PEERS={"fp32": ("EAGER",)})
+        processes, at_work = [], "read line; exec sleep 600"
+        answers = """read line; echo '{"answer": [{"EAGER": {"both": 1}}]}'; """
+
+        def worker(script):
+            torch = Torch()
+            torch.process = subprocess.Popen(["sh", "-c", script], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            processes.append(torch.process)
+            return torch
+
+        stops = at_work.replace("exec", "kill -TERM $PPID; exec")
+        with mock.patch.object(beside, "Torch", lambda **_: worker(answers + stops)), self.assertRaises(Refusal) as stopped:
+            beside.measure(Results(output), chapter, python)
+        self.assertEqual((stopped.exception.code, str(stopped.exception)), (STOPPED, "stopped by SIGTERM: the same command continues after what has been measured"))
+        self.assertEqual([each["EAGER"] for each in beside.found(Results(output))["shapes"]], [{"both": 1}])
+        scripts = iter((at_work, stops))
+        with self.assertRaises(Refusal), launching.stops_at_signals(""):
+            steps.compiled_side_by_side({name: {"size": name, "dtype": "fp32"} for name in ("small", "large")}, make_worker=lambda: worker(next(scripts)))
+        self.assertEqual([each.returncode for each in processes], [-signal.SIGKILL] * 3)
 
     def test_what_pytorch_lacks_on_a_cpu_is_left_out_and_told(self):
         python = beside.Python("a python", "2.11", "CPU")
