@@ -47,6 +47,8 @@ def signals_handled(handler):
 def stops_at_signals(words):
     """SIGINT and SIGTERM end what is within by a Refusal with STOPPED, which says `words`."""
     def stop(number, _):
+        for each in signal.SIGINT, signal.SIGTERM:
+            signal.signal(each, signal.SIG_IGN)  # one is enough: no other may cut short what it sets off
         raise Refusal(STOPPED, f"stopped by {signal.Signals(number).name}: {words}")
 
     return signals_handled(stop)

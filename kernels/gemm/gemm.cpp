@@ -136,21 +136,20 @@ std::string gemm_library() {
 int blas_threads() { return kIsHost<Device> && openblas::is_safe_for_threads() ? Device().concurrency() : 1; }
 
 void warm_up_gemm() {
-  // OpenBLAS multiplies matrices below 128 without its buffer on some processors. Threads need theirs at the same time
-  // if each has several blocks of rows to multiply.
-  const int threads = blas_threads();
-  const int rows = threads == 1 ? 128 : 4 * host_blas::kRows * threads, size = threads == 1 ? 128 : 256;
-  const Kokkos::View<float*, Device> memory("tessera::gemm_warm_up", std::size_t(size) * (2 * rows + size));
-  float* const b = memory.data() + std::size_t(size) * rows;
-  float* const c = b + std::size_t(size) * size;
+  if constexpr (kIsHost<Device>) openblas::map_buffers(blas_threads());
+  constexpr std::size_t kSize = 128;
+  const Kokkos::View<float*, Device> memory("tessera::gemm_warm_up", 3 * kSize * kSize);
+  const auto matrix = [&](std::size_t i) {
+    return Matrix<float, Device>(memory.data() + i * kSize * kSize, kSize, kSize);
+  };
   const Kokkos::View<float*, Device> workspace("tessera::gemm_warm_up",
-                                               gemm_workspace<float, float>(kHere, rows, size, size));
+                                               gemm_workspace<float, float>(kHere, kSize, kSize, kSize));
   const Device exec;
-  Gemm<Device, float>{.a = Matrix<float, Device>(memory.data(), rows, size),
+  Gemm<Device, float>{.a = matrix(0),
                       .op_a = Op::none,
-                      .b = Matrix<float, Device>(b, size, size),
+                      .b = matrix(1),
                       .op_b = Op::none,
-                      .c = Matrix<float, Device>(c, rows, size),
+                      .c = matrix(2),
                       .accumulate = false,
                       .workspace = Vector<float, Device>(workspace.data(), workspace.extent(0))}
       .launch(exec);

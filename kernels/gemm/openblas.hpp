@@ -4,10 +4,13 @@
 #include <dlfcn.h>
 
 #include <string>
+#include <vector>
 
 extern "C" {
 [[gnu::weak]] int openblas_get_parallel();
 [[gnu::weak]] char* openblas_get_config();
+[[gnu::weak]] void* blas_memory_alloc(int);
+[[gnu::weak]] void blas_memory_free(void*);
 }
 
 namespace tessera::kernels::openblas {
@@ -25,6 +28,16 @@ inline bool is_safe_for_threads() {
     return parallel == nullptr || parallel() != 0;
   }();
   return is_safe;
+}
+
+/// Makes it map now, and keep, the buffers of so many threads that multiply at the same time. Another BLAS has none.
+inline void map_buffers(int threads) {
+  auto* const take = find(blas_memory_alloc, "blas_memory_alloc");
+  auto* const give_back = find(blas_memory_free, "blas_memory_free");
+  if (take == nullptr || give_back == nullptr) return;
+  std::vector<void*> buffers(threads);
+  for (void*& buffer : buffers) buffer = take(0);
+  for (void* const buffer : buffers) give_back(buffer);
 }
 
 inline std::string description() {

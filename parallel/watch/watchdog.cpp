@@ -23,10 +23,12 @@ Watchdog::Watchdog(int rank, double limit_s, int exit_code, std::function<std::s
                    std::function<void()> abandon, FlightRecorder* recorder)
     : rank_(rank),
       limit_s_(limit_s),
+      period_s_(std::min(0.2, limit_s / 10)),
       exit_code_(exit_code),
       fault_(std::move(fault)),
       abandon_(std::move(abandon)),
-      recorder_(recorder) {
+      recorder_(recorder),
+      awake_s_(events::now_s()) {
   if (recorder_) recorder_->beat();  // a rank that is stopped before the thread runs is missed, too
   thread_ = std::jthread([this](const std::stop_token& stop) { guard(stop); });
   events::add_listener(*this);
@@ -73,7 +75,7 @@ void Watchdog::stay() {
 }
 
 void Watchdog::progress() {
-  const double now_s = events::now_s();
+  const double now_s = wake();
   if (!what_.empty() && patience_ <= 1) longest_s_ = std::max(longest_s_, now_s - progress_s_);
   progress_s_ = now_s;
 }
@@ -117,17 +119,16 @@ bool Watchdog::is_lost() const {
 }
 
 void Watchdog::guard(const std::stop_token& stop) {
-  const auto period = std::chrono::duration<double>(std::min(0.2, limit_s_ / 10));
   std::unique_lock lock(mutex_);
   for (;;) {
-    const double from_s = events::now_s();
-    wake_.wait_for(lock, stop, period, [] { return false; });
+    ended_.wait_for(lock, stop, std::chrono::duration<double>(period_s_), [] { return false; });
     if (stop.stop_requested()) return;
-    allow_for_pause(events::now_s() - from_s - period.count());
+    wake();
     lock.unlock();
     if (recorder_) recorder_->beat();
     const std::string fault = fault_ ? fault_() : "";  // may take a while; the main thread must not wait for it
     lock.lock();
+    wake();
     if (!fault.empty()) give_up(fault);
     if (events::now_s() > end_s_) give_up("it leaves by an exception, but has not finished doing so");
     if (is_lost()) {
@@ -137,12 +138,16 @@ void Watchdog::guard(const std::stop_token& stop) {
   }
 }
 
-/// The process stood still for `pause_s`, as a suspended job does: what it waits for had no time to happen.
-void Watchdog::allow_for_pause(double pause_s) {
-  if (pause_s < kPause_s) return;
-  pause_end_s_ = events::now_s();
-  progress_s_ = std::min(pause_end_s_, progress_s_ + pause_s);
-  end_s_ += pause_s;
+/// If the process stood still, as a suspended job does, what it waits for had no time to happen.
+double Watchdog::wake() {
+  const double now_s = events::now_s(), pause_s = now_s - awake_s_ - period_s_;
+  awake_s_ = now_s;
+  if (pause_s >= kPause_s) {
+    pause_end_s_ = now_s;
+    progress_s_ = std::min(now_s, progress_s_ + pause_s);
+    end_s_ += pause_s;
+  }
+  return now_s;
 }
 
 void Watchdog::give_up(const std::string& fault) {

@@ -100,24 +100,26 @@ class Watchdog final : public events::Listener {
   template <class... Values>
   void record(fmt::format_string<const Values&...> format, const Values&... values);
   void guard(const std::stop_token& stop);
-  void allow_for_pause(double pause_s);  // with mutex_ held
+  double wake();  // with mutex_ held: allows for a pause of the process, and gives the time
   double allowed_s(double patience) const;
   bool is_lost() const;  // with mutex_ held
   [[noreturn]] void give_up(const std::string& fault);
 
   const int rank_;
   const double limit_s_;
+  const double period_s_;  // of the thread
   const int exit_code_;
   const std::function<std::string()> fault_;
   const std::function<void()> abandon_;
   FlightRecorder* const recorder_;
 
   std::mutex mutex_;  // of all below
-  std::condition_variable_any wake_;
+  std::condition_variable_any ended_;
   std::array<Report, kKept> reports_;
   std::size_t report_count_ = 0;
   std::string what_;  // the operation watched; empty: none
   double patience_ = 1, progress_s_ = 0;
+  double awake_s_;  // when either thread was last known to run
   double pause_end_s_ = -std::numeric_limits<double>::infinity();  // of the latest pause; silences count from here on
   double longest_s_ = 0;                                           // longest silence of watches without extra patience
   int watches_ = 0;                                                // successful ones

@@ -149,7 +149,12 @@ def measure(results, chapter, python):
         raise Refusal(ENVIRONMENT, f"--torch: {results.output / FILE} has PyTorch {kept['pytorch']} on {kept['device']}, here is {python.version} on "
                       f"{python.device}: delete it to measure again")
     peers, modes = getattr(chapter, "PEERS", {}), getattr(chapter, "MODES", ())
-    keep = lambda: (results.output / FILE).write_text(json.dumps(kept, indent=1) + "\n")
+
+    def keep():  # whole: a signal may come at any time
+        path = results.output / FILE
+        path.with_suffix(".tmp").write_text(json.dumps(kept, indent=1) + "\n")
+        path.with_suffix(".tmp").replace(path)
+
     formats = python.existing(dict.fromkeys(theirs for every in FORMATS.values() for theirs in every))
     backends = {dtype: python.existing(names) for dtype, names in peers.items() if dtype in formats}
     with stops_at_signals("the same command continues after what has been measured"):

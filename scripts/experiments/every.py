@@ -9,7 +9,7 @@ from pathlib import Path
 from compare import beside
 from experiments import table
 from experiments.homes import homes, module_of
-from launching import STOPPED
+from launching import STOPPED, signals_handled
 from results import FINISHED, STORED, Results
 
 ENVIRONMENT = 3
@@ -17,13 +17,22 @@ ENVIRONMENT = 3
 
 def said(script, *words):
     """(exit code, the last lines that the script itself put to standard error); its output is passed on."""
-    process = subprocess.Popen([sys.executable, script, *map(str, words)], stderr=subprocess.PIPE, text=True, errors="replace")
-    own = []
-    for line in process.stderr:
-        sys.stderr.write(line)
-        if match := re.match(r"experiment: (?!wrote)(.*)", line):
-            own.append(match[1].strip())
-    code = process.wait()
+    # in a group of its own, so that a terminal's Ctrl-C reaches it once
+    process = subprocess.Popen([sys.executable, script, *map(str, words)], stderr=subprocess.PIPE, text=True, errors="replace", process_group=0)
+    own, came = [], []
+
+    def hand_on(number, _):
+        came.append(signal.Signals(number).name)
+        process.send_signal(number)
+
+    with signals_handled(hand_on):
+        for line in process.stderr:
+            sys.stderr.write(line)
+            if match := re.match(r"experiment: (?!wrote)(.*)", line):
+                own.append(match[1].strip())
+        code = process.wait()
+    if came:
+        return STOPPED, own or [f"stopped by {came[0]}"]
     return (code, own) if code >= 0 else (128 - code, [*own, f"ended by {signal.Signals(-code).name}"])  # as a shell counts
 
 

@@ -125,6 +125,14 @@ Writer writer_of(const fs::path& step_folder) {
   return {};
 }
 
+/// The name under which a step's folder is found in `checkpoints`, where it may be a link to one of another name.
+std::string entry_of(const fs::path& checkpoints, const fs::path& step_folder) {
+  const fs::path path = step_folder.has_filename() ? step_folder : step_folder.parent_path();
+  std::error_code error;
+  if (path.has_parent_path() && fs::equivalent(path.parent_path(), checkpoints, error)) return path.filename().string();
+  return fs::canonical(step_folder).filename().string();
+}
+
 }  // namespace
 
 void require_own_checkpoints(const fs::path& run_directory) {
@@ -186,7 +194,7 @@ std::vector<fs::path> remove_checkpoints(const fs::path& run_directory) {
 
 std::optional<fs::path> rewind_to(const fs::path& run_directory, const fs::path& step_folder) {
   const fs::path checkpoints = checkpoints_in(run_directory);
-  const std::string name = fs::canonical(step_folder).filename().string();
+  const std::string name = entry_of(checkpoints, step_folder);
   Latest latest = read_latest(checkpoints);
   auto later = steps_in(checkpoints);
   std::erase_if(later, [&](std::int64_t step) { return step <= step_of(name); });

@@ -182,8 +182,7 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
 Trace::~Trace() {
   try {
     if (has_unwritten_ || log_.has_rows()) flush();  // a job that ends by an exception keeps its last rows
-  } catch (const Failure&) {
-    // that exception is the one to report
+  } catch (...) {  // that exception is the one to report
   }
 }
 

@@ -198,24 +198,27 @@ class Experiments(RunTest):
     def test_a_signal_ends_pytorchs_processes_and_what_was_measured_stays(self):
         output = shutil.copytree(self.quick("flash_grid")[1], self.folder / "stopped")
         python, chapter = beside.Python("a python", "2.11", "a GPU"), SimpleNamespace(PEERS={"fp32": ("EAGER",)})
-        processes, at_work = [], "read line; exec sleep 600"
+        processes = []
         answers = """read line; echo '{"answer": [{"EAGER": {"both": 1}}]}'; """
 
-        def worker(script):
+        def worker(script, **methods):
             torch = Torch()
+            vars(torch).update(methods)
             torch.process = subprocess.Popen(["sh", "-c", script], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             processes.append(torch.process)
             return torch
 
-        stops = at_work.replace("exec", "kill -TERM $PPID; exec")
+        stops = "read line; kill -TERM $PPID; exec sleep 600"
         with mock.patch.object(beside, "Torch", lambda **_: worker(answers + stops)), self.assertRaises(Refusal) as stopped:
             beside.measure(Results(output), chapter, python)
         self.assertEqual((stopped.exception.code, str(stopped.exception)), (STOPPED, "stopped by SIGTERM: the same command continues after what has been measured"))
         self.assertEqual([each["EAGER"] for each in beside.found(Results(output))["shapes"]], [{"both": 1}])
-        scripts = iter((at_work, stops))
+        ready = """read line; echo '{"answer": {"faults": []}}'; cat > /dev/null; kill -TERM $PPID; sleep 1"""  # a second signal
+        works = worker("read line; exec sleep 600", receive=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        workers = iter((worker(ready), works))
         with self.assertRaises(Refusal), launching.stops_at_signals(""):
-            steps.compiled_side_by_side({name: {"size": name, "dtype": "fp32"} for name in ("small", "large")}, make_worker=lambda: worker(next(scripts)))
-        self.assertEqual([each.returncode for each in processes], [-signal.SIGKILL] * 3)
+            steps.compiled_side_by_side({name: {"size": name, "dtype": "fp32"} for name in ("small", "large")}, make_worker=lambda: next(workers))
+        self.assertEqual([each.returncode for each in processes], [-signal.SIGKILL, -signal.SIGKILL, 0])
 
     def test_what_pytorch_lacks_on_a_cpu_is_left_out_and_told(self):
         python = beside.Python("a python", "2.11", "CPU")
@@ -262,6 +265,14 @@ class Experiments(RunTest):
             for part in (gradients, optimizer):
                 self.assertLess(abs(part["found"] / part["expected"] - 1), 0.01, row)
             self.assertGreater(weights["found"] / weights["expected"], 0.999 if row[2] == "ZeRO-3" else 0.99, "gathered blocks come on top")
+
+    def test_a_signal_to_all_reaches_the_one_that_runs(self):
+        script = self.folder / "slow.py"
+        script.write_text("import os, signal, sys, time\nend = lambda *_: sys.exit('experiment: stopped by SIGTERM: the same command continues')\n"
+                          "signal.signal(signal.SIGTERM, end)\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(600)\n")
+        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(every.run_all(script, ["comm", "step"], [], self.folder, False), STOPPED)
+        self.assertRegex(printed.getvalue(), "comm +exit 75: stopped by SIGTERM: the same command continues(.|\n)*step +not begun")
 
     def test_all_says_what_ran_what_was_left_out_and_why(self):
         script = self.folder / "script.py"

@@ -214,6 +214,22 @@ TEST(Checkpoint, rewind_sets_later_checkpoints_aside) {
   EXPECT_EQ(io::rewind_to(run.path(), run / "checkpoints/step_00000020"), std::nullopt);
 }
 
+TEST(Checkpoint, rewind_to_a_link_goes_by_the_links_name) {
+  const ScratchFolder run;
+  write_steps(run.path(), {10, 20, 30}, 9);
+  const fs::path checkpoints = run / "checkpoints";
+  fs::create_directory(run / "archive");
+  for (const auto& [step, away] : {std::pair("step_00000020", "final"), std::pair("step_00000030", "step_00000001")}) {
+    fs::rename(checkpoints / step, run / "archive" / away);
+    fs::create_directory_symlink(run / "archive" / away, checkpoints / step);
+  }
+  EXPECT_EQ(io::newest_checkpoint(run.path()), checkpoints / "step_00000030");
+  EXPECT_EQ(io::rewind_to(run.path(), checkpoints / "step_00000030"), std::nullopt);
+  EXPECT_EQ(io::rewind_to(run.path(), checkpoints / "step_00000020/"), checkpoints / "abandoned_01");
+  EXPECT_THAT(names_in(checkpoints), ElementsAre("abandoned_01", "latest", "step_00000010", "step_00000020"));
+  EXPECT_EQ(io::named_by_latest(run.path()), "step_00000020");
+}
+
 TEST(Checkpoint, rewind_that_was_killed_is_completed_by_the_next) {
   const ScratchFolder run;
   write_steps(run.path(), {10, 20, 30});

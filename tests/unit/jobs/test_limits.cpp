@@ -4,7 +4,13 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdint>
+#include <fstream>
+#include <sstream>
+#include <string>
+
 #include "kernels/core/tensor.hpp"
+#include "kernels/gemm/openblas.hpp"
 #include "unit/io/scratch.hpp"
 
 namespace tessera::jobs {
@@ -48,6 +54,27 @@ TEST(Limits, small_files_are_refused_where_mpi_starts_a_daemon) {
 }
 
 #ifndef __SANITIZE_ADDRESS__  // it takes terabytes of address space
+TEST(Limits, openblas_maps_a_buffer_for_every_thread) {
+  if (kernels::openblas::description() == "not OpenBLAS") GTEST_SKIP() << "another BLAS";
+  const auto mapped_bytes = [] {
+    std::ifstream maps("/proc/self/maps");
+    std::uint64_t bytes = 0, from = 0, to = 0;
+    char dash = 0;
+    for (std::string line; std::getline(maps, line);) {
+      std::istringstream(line) >> std::hex >> from >> dash >> to;
+      bytes += to - from;
+    }
+    return bytes;
+  };
+  kernels::openblas::map_buffers(1);
+  const std::uint64_t one = mapped_bytes();
+  kernels::openblas::map_buffers(3);
+  const std::uint64_t three = mapped_bytes();
+  EXPECT_GE(three, one + 2 * (std::uint64_t{32} << 20));  // each is of 128 MiB in Debian's
+  kernels::openblas::map_buffers(3);
+  EXPECT_LT(mapped_bytes(), three + (1 << 20));
+}
+
 TEST(Limits, little_address_space_is_refused) {
   const test::AddressSpaceLimit small(std::int64_t{400} << 20);
   EXPECT_THAT(test::failure_of([] { require_limits(true); }, Exit::out_of_memory),

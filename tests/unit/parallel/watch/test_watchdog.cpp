@@ -177,6 +177,47 @@ TEST_F(WatchdogDeath, misses_a_rank_that_stays_stopped_when_it_is_resumed) {
       "no progress for [345]\\..*under way: a checkpoint\n.*rank 0: rank 1 has given no sign of life for");
 }
 
+TEST_F(WatchdogDeath, does_not_count_a_suspension_while_it_asks_for_faults) {
+  EXPECT_EXIT(
+      {
+        std::atomic<bool> suspends = false;
+        Watchdog watchdog(0, 1, kLost, [&] {
+          if (suspends.exchange(false)) suspend_s(4);
+          return std::string();
+        });
+        pass_the_first(watchdog);
+        const Watchdog::Watch watch(&watchdog, "step 12");
+        suspends = true;
+        while (suspends) sleep_s(1e-3);
+        sleep_s(0.3);  // it goes on, and watches
+        std::_Exit(0);
+      },
+      ExitedWithCode(0), "");
+}
+
+TEST_F(WatchdogDeath, does_not_learn_patience_from_a_suspension_that_the_main_thread_notices_first) {
+  EXPECT_EXIT(
+      {
+        std::atomic<bool> holds = false, is_held = false;
+        Watchdog watchdog(0, 0.5, kLost, [&] {
+          for (; holds; sleep_s(1e-3)) is_held = true;
+          return std::string();
+        });
+        pass_the_first(watchdog);
+        {
+          const Watchdog::Watch watch(&watchdog, "step 12");
+          holds = true;
+          while (!is_held) sleep_s(1e-3);
+          suspend_s(5);
+          events::report(events::CommunicationStart{"all_reduce[mpi]", "grad.bucket.1", 4096, events::now_s()});
+          holds = false;
+        }
+        const Watchdog::Watch watch(&watchdog, "step 13");
+        sleep_s(kForever_s);
+      },
+      ExitedWithCode(7), "no progress for [0-3]\\..*under way: step 13");
+}
+
 TEST(Watchdog, gives_a_sign_of_life_at_once) {
   TwoOfAHost host;
   const Watchdog watchdog(1, kForever_s, kLost, {}, {}, host.recorders[1].get());
