@@ -99,6 +99,13 @@ KOKKOS_FORCEINLINE_FUNCTION RunningSum<Scalar> join_lanes(const Member& team, Ru
   return mine;
 }
 
+/// What a gradient has less at the target: `scale`, or NaN where the loss is infinite, though the gradient would be
+/// finite: so all ranks, which add gradients up, see that the step is unusable.
+template <class Real>
+KOKKOS_FORCEINLINE_FUNCTION Real scale_at_target(Real scale, Real target_logit, Real row_max) {
+  return scale + Real(0) * (target_logit - row_max);
+}
+
 /// A row of V numbers of any alignment: whole packets, at aligned addresses, and before and after them fewer than
 /// kWidth single numbers, at most one per lane.
 template <class Scalar, int kWidth>
@@ -220,9 +227,10 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Staged, const Member
   // 2. the gradient, in place; the barrier: every lane has read the target's logit
   team.team_barrier();
   const Real scale = grad_scale(), softmax_scale = scale / row_sum;
+  const Real at_target = detail::scale_at_target(scale, target_logit, row_max);
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, V), [&](int v) {
     const Real probability = softmax_scale * fast_exp(static_cast<Real>(logits(i, v)) - row_max);
-    logits(i, v) = static_cast<Scalar>(probability - (v == target ? scale : Real(0)));
+    logits(i, v) = static_cast<Scalar>(probability - (v == target ? at_target : Real(0)));
   });
   clear(team, i, V);
 }
@@ -290,15 +298,16 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::operator()(Held<kWidth, kSlots>
 
   // 3. the gradient, in place; the barrier above: every lane has read the target's logit
   const Real factor = scale / of_row.sum * fast_exp(of_lane.max - of_row.max);
+  const Real at_target = detail::scale_at_target(scale, target_logit, of_row.max);
   if (single >= 0) {
-    row.begin[single] = static_cast<Scalar>(factor * single_exp - (single == target ? scale : Real(0)));
+    row.begin[single] = static_cast<Scalar>(factor * single_exp - (single == target ? at_target : Real(0)));
   }
   TESSERA_UNROLL
   for (int slot = 0; slot < kSlots; ++slot) {
     const int p = lane + slot * lanes;
     if (p < row.packets) {
       for (int j = 0; j < kWidth; ++j) probability[slot][j] *= factor;
-      detail::subtract_at(target - row.column(p), probability[slot], scale);
+      detail::subtract_at(target - row.column(p), probability[slot], at_target);
       detail::store_rounded(first + slot * lanes * kWidth, probability[slot]);
     }
   }
@@ -401,12 +410,12 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::Streamed<kWidth, kLanes>::opera
     //    cache; then slot by slot, loading the next row's logits into each slot that is done. The barrier above: every
     //    lane has read the target's logit.
     const bool writes = loss.write_gradient && target >= 0;
-    const Real factor = scale / of_row.sum;
+    const Real factor = scale / of_row.sum, at_target = detail::scale_at_target(scale, target_logit, of_row.max);
     const ShiftedExp<Scalar> exp{of_row.max};
     const auto write = [&](int p, const Logits& logits) {
       Real probability[kWidth];
       for (int j = 0; j < kWidth; ++j) probability[j] = factor * exp(logits[j]);
-      detail::subtract_at(target - row.column(p), probability, scale);
+      detail::subtract_at(target - row.column(p), probability, at_target);
       detail::store_rounded(row.begin + row.column(p), probability);
     };
     if (writes) each_beyond(row, write);
@@ -421,7 +430,7 @@ KOKKOS_FUNCTION void CrossEntropy<Exec, Scalar>::Streamed<kWidth, kLanes>::opera
     }
     if (writes) {
       if (single >= 0) {
-        row.begin[single] = static_cast<Scalar>(factor * exp(single_logit) - (single == target ? scale : Real(0)));
+        row.begin[single] = static_cast<Scalar>(factor * exp(single_logit) - (single == target ? at_target : Real(0)));
       }
       loss.clear(team, i, loss.V());
     }

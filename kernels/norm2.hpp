@@ -45,7 +45,6 @@ struct SquareNormTotal {
   Vector<const double, Exec> partial;  // [blocks]  in
   Value<double, Exec> total;           // out: scale times their sum
   double scale = 1;
-  Value<const double, Exec> loss = {};  // may be missing; if it is not finite, the total is not, either
 
   void launch(const Exec& exec) const;
 

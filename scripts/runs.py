@@ -16,7 +16,9 @@ def files_in(path):
     path = Path(path)
     if not path.is_dir():
         return [path]
-    return [path / "run.h5"] if (path / "run.h5").exists() else sorted(path.rglob("run.h5"))
+    if (path / "run.h5").exists():
+        return [path / "run.h5"]
+    return sorted(file for file in path.rglob("run.h5") if not file.parent.name.startswith("abandoned_"))  # a rewind's copy
 
 
 def open_run(path):

@@ -275,6 +275,9 @@ class Reader {
     if constexpr (std::is_same_v<Value, std::string>) {
       if (key.legal.is_path && !first_bad_utf8(*value))
         value = resolved_path(*value, given.origin == Origin::command_line ? working_directory() : folder_);
+      if (key.legal.is_path && names_a_home(*value))
+        return Fault{{}, "", fmt::format("{} begins with ~, which only a shell replaces", toml_string(*value)),
+                     "the folder's whole name, or \"$HOME/...\" on a command line", ""};
       if (const auto fault = word_fault(key, *value)) return fault;
     }
     access.edit(settings_) = std::move(*value);

@@ -67,8 +67,10 @@ void require_deck_text(std::string_view text, std::string_view name) {
   }
 }
 
+bool names_a_home(std::string_view text) { return text == "~" || text.starts_with("~/"); }
+
 std::string resolved_path(const std::string& text, const fs::path& folder) {
-  if (text.empty()) return text;
+  if (text.empty() || names_a_home(text)) return text;
   std::size_t end = text.size();
   for (const std::string_view mark : {".h5:/", ".hdf5:/"})
     if (const auto at = text.find(mark); at != std::string::npos) end = std::min(end, at + mark.size() - 2);

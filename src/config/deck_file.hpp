@@ -18,8 +18,11 @@ void require_deck_text(std::string_view text, std::string_view name);
 
 std::filesystem::path working_directory();
 
+/// Whether a path begins with ~, which a shell would have replaced: bash leaves it in job.directory=~/run.
+bool names_a_home(std::string_view text);
+
 /// `text` as a path, absolute and normalised; a relative one starts at `folder`. An HDF5 dataset after the file name
-/// (FILE.h5:/dataset) is kept unchanged; an empty text stays empty.
+/// (FILE.h5:/dataset) is kept unchanged; an empty text, and one that names_a_home(), stay as they are.
 std::string resolved_path(const std::string& text, const std::filesystem::path& folder);
 
 }  // namespace tessera::config

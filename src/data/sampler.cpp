@@ -66,7 +66,11 @@ Sampler::Sampler(const Corpus& corpus, std::int64_t context_length, double valid
 }
 
 void Sampler::leave_out(std::int64_t first, std::int64_t end) {
-  std::erase_if(left_out_, [&](const Range& range) { return range.first >= first && range.end <= end; });
+  std::erase_if(left_out_, [&](const Range& range) {
+    const bool overlaps = range.first < end && range.end > first;
+    if (overlaps) first = std::min(first, range.first), end = std::max(end, range.end);
+    return overlaps;
+  });
   const auto next =
       std::find_if(left_out_.begin(), left_out_.end(), [&](const Range& range) { return range.first > first; });
   left_out_.insert(next, {first, end});

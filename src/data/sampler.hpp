@@ -40,7 +40,7 @@ class Sampler {
   std::int64_t epoch_of(std::int64_t g) const { return g / windows_; }
   std::int64_t validation_windows() const { return validation_windows_; }
 
-  /// Leaves out training samples first .. end - 1, whose ends are not left out yet.
+  /// Leaves out training samples first .. end - 1. What overlaps becomes one range.
   void leave_out(std::int64_t first, std::int64_t end);
   struct Range {
     std::int64_t first, end;

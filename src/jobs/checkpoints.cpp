@@ -26,11 +26,16 @@ namespace fs = std::filesystem;
 
 constexpr const char* kDeckInside = "the checkpoint's deck";
 
-void require_same_model(const io::CheckpointState& state, const config::Settings& before,
-                        const config::Settings& settings, const data::Corpus& corpus) {
+/// What makes the deck's model the checkpoint's; "" if it is that.
+std::string overrides_to_model(const config::Settings& before, const config::Settings& settings) {
   config::Settings wanted = settings;
   wanted.model = before.model;
-  if (const std::string overrides = overrides_to(wanted, settings); !overrides.empty()) {
+  return overrides_to(wanted, settings);
+}
+
+void require_same_model(const io::CheckpointState& state, const config::Settings& before,
+                        const config::Settings& settings, const data::Corpus& corpus) {
+  if (const std::string overrides = overrides_to_model(before, settings); !overrides.empty()) {
     throw Failure(Exit::usage,
                   "the checkpoint's model is not the deck's. To continue with the checkpoint's, add{}; to train the "
                   "deck's, name another job.directory",
@@ -163,6 +168,13 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
   note(fmt::format("resume     {} (step {}, written by {}{})\n", folder, state.step, counted(state.ranks, "rank"),
                    was_sharded ? ", each its part of the " + state.shard : ""));
   return beginning;
+}
+
+void require_model_of(const io::CheckpointState& state, const config::Settings& settings) {
+  config::Settings before = config::parse_stored_deck(state.deck, kDeckInside).settings;
+  before.model.context_length = settings.model.context_length;
+  if (const std::string overrides = overrides_to_model(before, settings); !overrides.empty())
+    throw Failure(Exit::usage, "the checkpoint's model is not the deck's: add{}", overrides);
 }
 
 void require_same_training(const io::CheckpointState& state, const config::Settings& settings,

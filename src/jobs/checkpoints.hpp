@@ -36,6 +36,10 @@ bool continues_itself(const Context& context);
 /// tokenisation or optimizer differs from the deck's.
 Beginning find_beginning(const Context& context, bool is_own, const data::Corpus& corpus, const Note& note);
 
+/// For its weights alone. Throws Failure(Exit::usage), with the keys, if the checkpoint's model, apart from the length
+/// of its context, is not the deck's.
+void require_model_of(const io::CheckpointState& state, const config::Settings& settings);
+
 /// For a run with no steps left. Throws Failure(Exit::usage), naming them, if training keys other than its length,
 /// validation and sampling differ from the checkpoint's: the run would ignore them.
 void require_same_training(const io::CheckpointState& state, const config::Settings& settings,

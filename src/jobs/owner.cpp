@@ -94,15 +94,17 @@ void Owner::require_free(const Note& note) const {
 
 void Owner::begin(std::optional<std::int64_t> step, bool continues) {
   const State last = continues ? read() : State();
-  own_ = {.job = slurm_job(environment_), .step = step, .starts = 1, .longest_checkpoint_s = last.longest_checkpoint_s};
+  own_ = {.job = slurm_job(environment_), .step = step, .starts = 1, .longest_checkpoint_s = last.longest_checkpoint_s,
+          .longest_step_s = last.longest_step_s};
   if (own_.job.empty()) {
     if (std::error_code error; fs::exists(path_, error)) write();  // no job owns it
     return;
   }
   own_.cluster = variable("SLURM_CLUSTER_NAME");
   own_.submission = variable("TESSERA_SUBMISSION");
-  if (own_.submission.empty()) own_.submission = own_.job;
-  if (step && last.submission == own_.submission && last.step == step) own_.starts = last.starts + 1;
+  if (own_.submission.empty() && !variable("SLURM_RESTART_COUNT").empty()) own_.submission = own_.job;
+  const bool is_same = !own_.submission.empty() && last.submission == own_.submission;
+  if (step && is_same && last.step == step) own_.starts = last.starts + 1;
   if (own_.starts > kFruitlessStarts) {
     throw Failure(Exit::environment,
                   "{}: the last {} starts of this submission began at step {}, too, and ended without a step of "
@@ -112,18 +114,25 @@ void Owner::begin(std::optional<std::int64_t> step, bool continues) {
   write();
 }
 
+void Owner::step_took(double seconds) {
+  if (seconds <= own_.longest_step_s) return;
+  own_.longest_step_s = seconds;
+  has_new_step_ = true;
+}
+
 std::string Owner::checkpoint_took(double seconds) {
-  if (seconds > own_.longest_checkpoint_s) {
-    own_.longest_checkpoint_s = seconds;
+  if (seconds > own_.longest_checkpoint_s || has_new_step_) {
+    own_.longest_checkpoint_s = std::max(seconds, own_.longest_checkpoint_s);
+    has_new_step_ = false;
     write();
   }
   const double margin_s = std::atof(variable("TESSERA_MARGIN_S").c_str());
-  if (margin_s <= 0 || has_warned_ || seconds <= margin_s) return "";
+  if (margin_s <= 0 || has_warned_ || own_.longest_step_s + seconds <= margin_s) return "";
   has_warned_ = true;
   return fmt::format(
-      "warning    a checkpoint took {:.1f} s, and the job ends {:.0f} s after the signal to stop (TESSERA_MARGIN_S): "
-      "submit again, with a margin that fits (scripts/slurm/submit)\n",
-      seconds, margin_s);
+      "warning    a checkpoint took {:.1f} s, a step with its validation up to {:.1f} s, and the job ends {:.0f} s "
+      "after the signal to stop (TESSERA_MARGIN_S): submit again, with a margin that fits (scripts/slurm/submit)\n",
+      seconds, own_.longest_step_s, margin_s);
 }
 
 Owner::State Owner::read() const {
@@ -139,6 +148,7 @@ Owner::State Owner::read() const {
     if (key == "submission") state.submission = text;
     if (key == "step") state.step = std::atoll(text.c_str());
     if (key == "starts") state.starts = std::atoi(text.c_str());
+    if (key == "longest_step_s") state.longest_step_s = std::atof(text.c_str());
     if (key == "longest_checkpoint_s") state.longest_checkpoint_s = std::atof(text.c_str());
   }
   return state;
@@ -151,8 +161,9 @@ void Owner::write() const {
                        config::toml_string(own_.cluster), config::toml_string(own_.submission));
     if (own_.step) text += fmt::format("step = {}\nstarts = {}\n", *own_.step, own_.starts);
   }
-  if (own_.longest_checkpoint_s > 0) {
-    text += fmt::format("longest_checkpoint_s = {}\n", config::toml_number(own_.longest_checkpoint_s));
+  for (const auto& [name, seconds] :
+       {std::pair("longest_checkpoint_s", own_.longest_checkpoint_s), {"longest_step_s", own_.longest_step_s}}) {
+    if (seconds > 0) text += fmt::format("{} = {}\n", name, config::toml_number(seconds));
   }
   io::write_text(path_, text);
 }

@@ -2,9 +2,10 @@
 /// `key = value` a line. A lock lasts as long as a process; this lasts while a job waits for its requeue, too.
 ///
 ///   job, cluster          that started here last; no such line if no job of Slurm did
-///   submission            what tells its requeues, or a chain's jobs, from others: TESSERA_SUBMISSION, else the job
+///   submission            what tells its requeues, or a chain's jobs, from others: TESSERA_SUBMISSION, else, of a
+///                         requeue, the job; "": neither
 ///   step, starts          step at which the last start began, and how many in a row of this submission began there
-///   longest_checkpoint_s  of the run so far
+///   longest_checkpoint_s, longest_step_s  of the run so far; a step with its validation
 ///
 /// For rank 0.
 #pragma once
@@ -44,8 +45,11 @@ class Owner {
   /// Throws  Failure(Exit::environment) if kFruitlessStarts of its submission in a row began there.
   void begin(std::optional<std::int64_t> step, bool continues);
 
-  /// A checkpoint took that long. Returns a line of warning if that is more than the TESSERA_MARGIN_S between the
-  /// signal and the job's end, and no earlier one of this start was; else "".
+  /// A step with its validation took that long, for which a stop waits. Written with the next checkpoint.
+  void step_took(double seconds);
+
+  /// A checkpoint took that long. Returns a line of warning if that, after the longest step, is more than the
+  /// TESSERA_MARGIN_S between the signal and the job's end, and no earlier one of this start was; else "".
   std::string checkpoint_took(double seconds);
 
  private:
@@ -53,7 +57,7 @@ class Owner {
     std::string job = {}, cluster = {}, submission = {};
     std::optional<std::int64_t> step = {};
     int starts = 0;
-    double longest_checkpoint_s = 0;
+    double longest_checkpoint_s = 0, longest_step_s = 0;
   };
   State read() const;
   void write() const;
@@ -63,7 +67,7 @@ class Owner {
   Environment environment_;
   Squeue squeue_;
   State own_;  // as written
-  bool has_warned_ = false;
+  bool has_warned_ = false, has_new_step_ = false;
 };
 
 /// "17", of an array "17_3": as the commands of Slurm take it; "" outside of its jobs.

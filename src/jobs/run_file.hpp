@@ -82,6 +82,11 @@ class RunFile {
     if (trace_) trace_->add(record);
     if (log_) log_->set_step(record.step + 1);
   }
+  /// Goes back to the end of a step, on all ranks: its rows of later steps, which must have been flushed, are dropped.
+  void cut(std::int64_t step) {
+    if (trace_) trace_->cut(step);
+    if (log_) log_->set_step(step + 1);
+  }
   bool is_flush_due() const { return trace_ && trace_->is_flush_due(); }  // on rank 0
 
   /// Adds up the kernels of profiled steps.

@@ -212,7 +212,9 @@ class TrainingRun {
         note_(fmt::format("stopped by {} after step {}: resume with --resume auto\n", reason, step_));
         return Exit::stopped;
       }
+      const double from_s = events::now_s() - saving_.seconds();
       one_step();
+      owner_.step_took(events::now_s() - saving_.seconds() - from_s);
       if (settings_.train.tune_gemm && step_ + trainer_->started() == first_step_ + 1) {
         settle_all();
         const auto watch = world_.watch("the agreement on GEMM algorithms");
@@ -373,7 +375,7 @@ class TrainingRun {
       beginning.checkpoint.emplace(io::open_checkpoint(world_.broadcast(folder), peers_of(world_), "--resume "));
       restore(beginning);
     }
-    if (trace_) trace_->cut(step_);
+    trace_.cut(step_);
     note_(fmt::format("           back to step {}\n", step_));
   }
 

@@ -13,6 +13,7 @@
 
 #include "io/checkpoint.hpp"
 #include "io/h5.hpp"
+#include "jobs/checkpoints.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
 #include "jobs/scalars.hpp"
@@ -27,12 +28,15 @@ namespace {
 
 using Exec = kernels::Device;
 
-std::vector<float> read_params(const io::h5::File& input, const model::ParamTable& table, const std::string& path) {
+std::vector<float> read_params(const io::h5::File& input, const model::ParamTable& table,
+                               const config::Settings& settings) {
+  const std::string& path = settings.job.input;
   std::vector<float> flat(table.flat_count(), 0.0f);
   std::optional<io::CheckpointReader> checkpoint;
   if (input.has_attribute("checkpoint")) {
     const std::filesystem::path folder = std::filesystem::path(path).parent_path() / input.text("checkpoint");
     checkpoint.emplace(io::open_checkpoint(folder, {}, "attribute checkpoint = "));
+    require_model_of(checkpoint->state(), settings);
   }
   for (const model::Param& param : table.params()) {
     const std::span<float> target(flat.data() + param.first, param.count);
@@ -95,7 +99,7 @@ void verify(const Context& context) {
 
   // 2. weights and tokens
   const Exec exec;
-  const std::vector<float> params_h = read_params(input, table, settings.job.input);
+  const std::vector<float> params_h = read_params(input, table, settings);
   const auto params_f = Kokkos::create_mirror_view_and_copy(
       exec, Kokkos::View<const float*, Kokkos::HostSpace, kernels::Unmanaged>(params_h.data(), params_h.size()));
   const kernels::Vector<Scalar, Exec> params(arena.data<Scalar>(params_id), params_h.size());

@@ -146,8 +146,7 @@ void Update::norm(const Exec& exec, std::optional<std::int64_t> squares) const {
   const int shards = basis_.sharing.ownership.shards();  // ranks that hold the same part: all their shares are added up
   kernels::SquareNormTotal<Exec>{.partial = Kokkos::subview(norm_partial_, std::make_pair(std::size_t{0}, done)),
                                  .total = kernels::Value<double, Exec>(&state_.data()->norm_squared),
-                                 .scale = shards == 1 ? 1.0 : static_cast<double>(shards) / basis_.batch.ranks,
-                                 .loss = kernels::Value<const double, Exec>(&state_.data()->loss_sum)}
+                                 .scale = shards == 1 ? 1.0 : static_cast<double>(shards) / basis_.batch.ranks}
       .launch(exec);
 }
 

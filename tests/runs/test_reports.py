@@ -62,6 +62,12 @@ class Collect(Scripts):
             keys = {name for name in next(csv.reader(file)) if "." in name}
         self.assertEqual(keys, {"job.directory", "optimizer.kind", "optimizer.learning_rate", "trace.profile_steps"})
 
+    def test_a_rewinds_copy_is_no_run(self):
+        self.train("a", "train.steps=6", "checkpoint.every=2", "checkpoint.keep=9")
+        self.train("a", "train.steps=6", "checkpoint.keep=9", "--resume", self.folder / "a/checkpoints/step_00000002")
+        self.assertTrue((self.folder / "a/checkpoints/abandoned_01/run.h5").exists())
+        self.call("collect", ".", "-o", "table", says="1 run")
+
     def test_says_what_it_cannot_read_and_replaces_nothing_else(self):
         self.call("collect", code=USAGE)
         self.call("collect", "nowhere.h5", code=FILES, says="nowhere.h5")
@@ -72,6 +78,10 @@ class Collect(Scripts):
         shutil.copy(run, other)
         self.call("collect", run, "-o", "other", code=FILES, says="other.h5 is there")
         self.assertEqual(other.read_bytes(), run.read_bytes())
+        notes = self.folder / "notes.csv"
+        notes.write_text("mine")
+        self.call("collect", run, "-o", notes, code=FILES, says="notes.csv is there")
+        self.assertEqual(notes.read_text(), "mine")
         with h5py.File(other, "r+") as file:
             file["info"].attrs["format"] = "of another program"
         self.call("collect", other, code=FILES, says="no training run wrote it")

@@ -63,10 +63,14 @@ class Refuses(Submit):
             self.call(f"job.directory=runs/{number}", *TWO, "--chain", "3", code=USAGE, says="each job of a chain")
         self.call("job.directory=runs/%j", *TWO, "--requeue")  # which keeps its number
 
+    def test_a_chain_that_could_not_find_the_run_finished(self):
+        self.call("checkpoint.at_end=false", *TWO, "--chain", "3", code=USAGE, says="checkpoint.at_end=false: the jobs of a chain")
+        self.call("checkpoint.at_end=false", *TWO, "--requeue")
+
     def test_a_time_limit_that_leaves_no_time_before_the_signal(self):
         for limit in ("3", "00:02:59", "0-0:2"):
             self.call(*TWO, "--", f"--time={limit}", code=USAGE, says="181 s at least")
-        self.call(*TWO, "--", "-t", "0-1", code=0)
+        self.call(*TWO, "--", "--time=3", "-t", "0-1", code=0)  # Slurm takes the later
 
     def test_tables(self):
         path = self.folder / "table"
@@ -125,6 +129,19 @@ class Scripts(Submit):
         (self.folder / "run").mkdir()
         (self.folder / "run/.owner").write_text("longest_checkpoint_s = 40.5\n")
         self.assertIn("--signal=USR1@182", self.options(self.call(*TWO, "--dry-run")))
+        (self.folder / "run/.owner").write_text("longest_checkpoint_s = 40.5\nlongest_step_s = 7\n")
+        self.assertIn("--signal=USR1@189", self.options(self.call(*TWO, "--dry-run")))
+
+    def test_the_margin_of_an_array_is_that_of_its_largest_job(self):
+        table = self.folder / "table"
+        table.write_text("model.d_ff\n32\n3000000\n64\n")
+        alone = self.options(self.call(*TWO, "--dry-run", "model.d_ff=3000000"))
+        signal = next(option for option in alone if option.startswith("--signal"))
+        self.assertNotEqual(signal, "--signal=USR1@61")
+        self.assertIn(signal, self.options(self.call(*TWO, "--array", str(table), "--dry-run")))
+        (self.folder / "run/3").mkdir(parents=True)
+        (self.folder / "run/3/.owner").write_text("longest_checkpoint_s = 1000\n")
+        self.assertIn("--signal=USR1@3060", self.options(self.call(*TWO, "--array", str(table), "--dry-run")))
 
     def test_arrays(self):
         table = self.folder / "table"

@@ -5,7 +5,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import EPS32, FILES, SOURCE, TINY, RunTest, gpus, latest_step, tensors
+from harness import EPS32, FILES, SOURCE, TINY, USAGE, RunTest, gpus, latest_step, tensors
 
 GOLDEN = SOURCE / "tests/golden"
 UNIT_ROUNDOFF = {"fp32": EPS32, "bf16": 2.0**-8, "fp16": 2.0**-11}
@@ -217,6 +217,9 @@ class VerifyModel(RunTest):
         with self.verify(deck, by_path, f"{directory.name} path") as a, self.verify(deck, by_value, f"{directory.name} value") as b:
             np.testing.assert_array_equal(a["logits"][()], b["logits"][()])
             self.assertEqual(a["loss"][()], b["loss"][()])
+        for key, value in (("num_heads", 4), ("rope_theta", 5), ("norm_eps", 1e-3)):  # which no shape shows
+            self.run_deck(deck, f"job.input={by_path}", f"model.{key}={value}", code=USAGE, says=f"the checkpoint's model is not the deck's: add model.{key}=")
+        self.verify(deck, by_path, f"{directory.name} longer", "model.context_length=64").close()
 
     def test_names_the_parameter_that_is_missing(self):
         with h5py.File(GOLDEN / "model.h5", "r") as golden:

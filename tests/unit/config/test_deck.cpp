@@ -154,6 +154,15 @@ TEST(Deck, paths_start_at_the_deck_and_in_overrides_at_the_current_directory) {
   EXPECT_EQ(deck.settings.job.input, "");
 }
 
+TEST(Deck, a_path_that_begins_with_a_tilde_is_refused) {
+  for (const char* path : {"~", "~/run"}) {
+    const std::string wrong = fmt::format("\"{}\" begins with ~, which only a shell replaces", path);
+    EXPECT_THAT(deck_refusal("train.steps = 9", {fmt::format("job.directory={}", path)}), HasSubstr(wrong));
+    EXPECT_THAT(deck_refusal(fmt::format("data = {{source = 'text', path = '{}'}}", path)), HasSubstr(wrong));
+  }
+  EXPECT_EQ(read("job.directory = 'a~'").job.directory, (fs::current_path() / "a~").string());
+}
+
 TEST(Deck, an_hdf5_dataset_stays_behind_its_file) {
   EXPECT_EQ(
       parse_deck("data = {source = \"tokens\", path = \"x/../a.h5:/group/tokens\"}", "d", {}, "/in").settings.data.path,

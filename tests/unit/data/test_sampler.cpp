@@ -193,6 +193,11 @@ TEST(Sampler, leaves_out_what_it_is_told_to) {
     expect_same_order();
   }
   EXPECT_EQ(sampler.left_out().size(), 4u);
+  for (const auto& [first, end] : {std::pair{10, 12}, {2, 9}, {19, 29}}) {  // a resume on other batches makes these
+    leave_out(first, end);
+    expect_same_order();
+  }
+  EXPECT_EQ(sampler.left_out().size(), 2u);
 }
 
 TEST(Sampler, smallest_corpus_is_one_window) {

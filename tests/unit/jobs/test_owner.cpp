@@ -125,8 +125,15 @@ TEST_F(RunOwner, ends_a_submission_after_two_starts_without_progress) {
 }
 
 TEST_F(RunOwner, counts_requeues_of_a_job_without_a_name_for_its_submission) {
-  for (int start = 0; start < Owner::kFruitlessStarts; ++start) EXPECT_NO_THROW(in_job(job("17")).begin(0, true));
-  EXPECT_THROW(in_job(job("17")).begin(0, true), Failure);
+  Variables requeue = job("17");
+  in_job(requeue).begin(0, true);
+  requeue["SLURM_RESTART_COUNT"] = "1";
+  for (int start = 0; start < Owner::kFruitlessStarts; ++start) EXPECT_NO_THROW(in_job(requeue).begin(0, true));
+  EXPECT_THROW(in_job(requeue).begin(0, true), Failure);
+}
+
+TEST_F(RunOwner, counts_no_starts_by_hand_within_an_allocation) {
+  for (int start = 0; start < 4; ++start) EXPECT_NO_THROW(in_job(job("17")).begin(0, true));
 }
 
 TEST_F(RunOwner, remembers_the_longest_checkpoint_and_warns_of_one_that_takes_too_long) {
@@ -135,12 +142,15 @@ TEST_F(RunOwner, remembers_the_longest_checkpoint_and_warns_of_one_that_takes_to
   Owner owner = in_job(variables);
   owner.begin(0, true);
   EXPECT_EQ(owner.checkpoint_took(61), "");
-  EXPECT_THAT(owner.checkpoint_took(62), HasSubstr("a checkpoint took 62.0 s, and the job ends 61 s after"));
+  owner.step_took(0.5);
+  EXPECT_THAT(owner.checkpoint_took(60.6),
+              HasSubstr("took 60.6 s, a step with its validation up to 0.5 s, and the job ends 61 s after"));
   EXPECT_EQ(owner.checkpoint_took(63), "") << "once";
   in_job(job("18")).begin(5, true);
   std::ifstream file(folder_ / Owner::kName);
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   EXPECT_THAT(text, HasSubstr("longest_checkpoint_s = 63"));
+  EXPECT_THAT(text, HasSubstr("longest_step_s = 0.5"));
   EXPECT_THAT(text, HasSubstr("job = \"18\""));
 }
 

@@ -199,6 +199,19 @@ TYPED_TEST(CrossEntropyTest, a_nan_logit_shows_in_its_loss_and_in_no_other) {
   }
 }
 
+TYPED_TEST(CrossEntropyTest, an_infinite_loss_shows_in_its_gradient_and_in_no_other) {
+  for (const Shape s : {Shape{3, 300}, Shape{3, kLong}, Shape{3, 70001}}) {
+    for (const int target : {0, 123, s.V - 1}) {
+      auto logits = this->logits(s);
+      logits[s.V + target] = -HUGE_VAL;
+      const Result<TypeParam> got(s, logits, {1, target, 2}, true);
+      EXPECT_EQ(got.row_loss.values()[1], HUGE_VAL);
+      const auto d = got.logits.values();
+      for (int i = 0; i < s.n * s.V; ++i) ASSERT_EQ(std::isfinite(d[i]), i != s.V + target) << i << " of " << s.V;
+    }
+  }
+}
+
 TYPED_TEST(CrossEntropyTest, loss_sum_adds_to_the_total_in_double) {
   using Real = Accum<TypeParam>;
   for (const int n : {1, 31, 4099}) {

@@ -276,6 +276,38 @@ TEST(Sharing, fp16_scales_its_loss_in_every_stage) {
   }
 }
 
+/// The logit of a target is -infinity on one rank alone; every other number of the step is finite.
+TEST(Sharing, an_infinite_loss_of_one_rank_makes_every_rank_skip) {
+  for (const Way& way : kOrdersAndStages) {
+    SCOPED_TRACE(way.name);
+    config::Settings deck = settings_of(way);
+    deck.train.batch_size = kRanks->world().size();
+    Training training(deck);
+    const auto T = static_cast<std::size_t>(deck.model.context_length);
+    std::vector<std::int32_t> row(T + 1);
+    training.sampler.fill(training.world.rank(), row);
+    std::vector<double> has(deck.model.vocab_size, 0.0);
+    for (std::size_t t = 1; t <= T; ++t) has[row[t]] = 1;
+    const std::vector<double> ranks = training.world.sum(has);
+    const std::int64_t target = std::ranges::find(ranks, 1.0) - ranks.begin();
+    ASSERT_LT(target, deck.model.vocab_size) << "every target is of several ranks";
+    training.load([&](const train::StateTensor& tensor) {
+      const std::string& label = tensor.param->label;
+      const bool is_one = tensor.group == "params" && (label == "embedding.weight" || label.ends_with("gain"));
+      std::ranges::fill(tensor.data, is_one ? 1.0f : 0.0f);
+      if (tensor.group != "params" || label != "head.weight") return;
+      for (std::size_t i = 0; i < tensor.data.size(); ++i) {
+        if ((tensor.first + static_cast<std::int64_t>(i)) / deck.model.d_model == target) tensor.data[i] = -3e38f;
+      }
+    });
+    const State untouched = joined_state(*training.trainer, training.world);
+    const Training::Step n = training.step();
+    EXPECT_TRUE(n.was_skipped);
+    EXPECT_EQ(n.loss, HUGE_VAL);
+    EXPECT_TRUE(joined_state(*training.trainer, training.world) == untouched);
+  }
+}
+
 TEST(Sharing, gradients_cross_the_network_in_16_bits_in_every_stage) {
   std::vector<Way> ways(std::begin(kOrdersAndStages), std::end(kOrdersAndStages));
   std::copy_if(std::begin(kVariants), std::end(kVariants), std::back_inserter(ways), fits);

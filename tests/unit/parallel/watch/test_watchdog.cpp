@@ -198,7 +198,8 @@ TEST_F(WatchdogDeath, does_not_count_a_suspension_while_it_asks_for_faults) {
 TEST_F(WatchdogDeath, does_not_learn_patience_from_a_suspension_that_the_main_thread_notices_first) {
   EXPECT_EXIT(
       {
-        std::atomic<bool> holds = false, is_held = false;
+        std::atomic<bool> holds = false;
+        std::atomic<bool> is_held = false;
         Watchdog watchdog(0, 0.5, kLost, [&] {
           for (; holds; sleep_s(1e-3)) is_held = true;
           return std::string();
