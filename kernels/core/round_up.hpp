@@ -9,7 +9,7 @@ namespace tessera::kernels {
 template <class Integer, class Piece>
 constexpr std::common_type_t<Integer, Piece> ceil_div(Integer n, Piece piece) {
   static_assert(std::is_signed_v<Integer> == std::is_signed_v<Piece>);
-  return (n + piece - 1) / piece;
+  return (n + (piece - 1)) / piece;  // n + piece alone may not fit
 }
 
 /// The smallest multiple of `multiple` that is at least `n`; neither is negative.
