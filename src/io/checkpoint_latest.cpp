@@ -125,12 +125,13 @@ Writer writer_of(const fs::path& step_folder) {
   return {};
 }
 
-/// The name under which a step's folder is found in `checkpoints`, where it may be a link to one of another name.
+/// The step's name in `checkpoints`, where it may be a link to a folder of another name. A link of another name than a
+/// step's leads to one.
 std::string entry_of(const fs::path& checkpoints, const fs::path& step_folder) {
   const fs::path path = step_folder.has_filename() ? step_folder : step_folder.parent_path();
   std::error_code error;
-  if (path.has_parent_path() && fs::equivalent(path.parent_path(), checkpoints, error)) return path.filename().string();
-  return fs::canonical(step_folder).filename().string();
+  const bool is_entry = step_of(path.filename().string()) && fs::equivalent(path.parent_path(), checkpoints, error);
+  return (is_entry ? path : fs::canonical(step_folder)).filename().string();
 }
 
 }  // namespace

@@ -228,6 +228,9 @@ TEST(Checkpoint, rewind_to_a_link_goes_by_the_links_name) {
   EXPECT_EQ(io::rewind_to(run.path(), checkpoints / "step_00000020/"), checkpoints / "abandoned_01");
   EXPECT_THAT(names_in(checkpoints), ElementsAre("abandoned_01", "latest", "step_00000010", "step_00000020"));
   EXPECT_EQ(io::named_by_latest(run.path()), "step_00000020");
+  fs::create_directory_symlink("step_00000010", checkpoints / "best");
+  EXPECT_EQ(io::rewind_to(run.path(), checkpoints / "best"), checkpoints / "abandoned_02");
+  EXPECT_EQ(io::named_by_latest(run.path()), "step_00000010");
 }
 
 TEST(Checkpoint, rewind_that_was_killed_is_completed_by_the_next) {
