@@ -15,7 +15,7 @@
 ///
 /// Source     running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
 /// Numerics   all arithmetic in Real = Accum<Scalar>; a NaN logit makes its row's loss NaN. Where a loss is not
-///            finite, neither is its row's gradient. On GPUs logits below -1.7e38 are taken as -1.7e38.
+///            finite, neither is its row's gradient. On GPUs a row of logits below -1.7e38 has no finite loss.
 /// Error      E as in kernels/core/scalar.hpp: row_loss 20 E<Real>(1); a gradient E<Scalar>(V) + 12 eps<Real> relative,
 ///            plus E<Real>(V) grad_scale.
 /// Order      fixed for given V and alignment of a row's first logit within a packet: bitwise repeatable. No atomics.

@@ -5,7 +5,7 @@
 ///   fp32, fp64      the weights    -                 4, 8 bytes a weight
 ///   fp16            rounded        fp32              6
 ///   bf16            upper half     lower half        4: a bfloat16 is the upper half of a float
-///   bf16            the weights    none              2: AdamW rounds stochastically (adamw.hpp)
+///   bf16            the weights    none              2: updates round stochastically
 ///
 /// A float is split so that its upper half is the nearest bfloat16 (ties away from zero) and no bit is lost:
 /// bits = upper * 2^16 + lower, the lower half as a signed number.

@@ -9,7 +9,7 @@
 /// Numerics   squares and sums in double; a NaN or an infinity in x makes the total NaN or infinite, which is how the
 ///            step detects an overflow.
 /// Error      E<double>(n) relative (kernels/core/scalar.hpp).
-/// Order      fixed for a given length: bitwise repeatable. No atomics.
+/// Order      fixed for a given length and alignment: bitwise repeatable. No atomics.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument if `partial` is too short.
 #pragma once

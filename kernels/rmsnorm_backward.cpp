@@ -26,7 +26,7 @@ void RmsnormBackward<Exec, Scalar, Grad>::launch(const Exec& exec) const {
   require_shape("rmsnorm backward: d_gain must be [C]", d_gain, C);
   TESSERA_REQUIRE(partial.extent_int(0) >= kPartials && partial.extent_int(1) == C,
                   "rmsnorm backward: partial must be [kPartials,C]", partial.extent(0), partial.extent(1), C);
-  if (N == 0) return;
+  if (N == 0 || C == 0) return;
   int groups = std::min(kPartials, ceil_div(N, kMinGroupRows));
   if constexpr (kIsHost<Exec>) {
     Kokkos::parallel_for(kLabel,

@@ -139,7 +139,7 @@ struct SampleTokens<Exec, Scalar>::Row {
     Rank<Scalar> low = k <= kStrips ? range.low : Rank<Scalar>(0), high = range.high;  // at least k reach low
     int above = 0;                                                                     // high, and were counted
     while (low < high) {
-      const Rank<Scalar> middle = low + (high - low + 1) / 2;
+      const Rank<Scalar> middle = high - (high - low) / 2;  // above low, without overflow
       const int count = count_from(middle);
       if (count == k) return {middle, kAll};
       if (count > k) {

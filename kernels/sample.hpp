@@ -2,7 +2,7 @@
 ///
 ///   p[b,v] = exp(logits[b,v] / temperature) / sum over the kept tokens,   kept: the top_k largest (0: all)
 ///   token  = the first v, in the order of the vocabulary, at which the running sum of p exceeds u
-///   u      = uniform(mix(mix(seed, b), drawn[b])), in (0,1)                         (kernels/core/random.hpp)
+///   u      = uniform(mix(mix(seed, b), drawn[b])), in (0,1]                         (kernels/core/random.hpp)
 ///
 /// Temperature 0 takes the largest logit. Of equal logits the lower index counts as larger. A team per sequence reads
 /// its row a few times, from the cache: nothing is sorted, and nothing leaves the device. The k-th largest logit is

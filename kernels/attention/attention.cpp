@@ -106,7 +106,8 @@ bool has_steps(const AttentionChoice& choice, Dtype dtype, const Target& target)
   if (choice.kind == AttentionKind::flash1 && choice.steps == ladder::kTensorCores)
     return is_16_bit(dtype) && target.team_scratch_kib > 0;
   if (target.is_host && choice.kind == AttentionKind::flash2 && choice.steps > ladder::kFlash2LaneSteps) return false;
-  return choice.steps <= most_steps(choice.kind);
+  const int least = choice.kind == AttentionKind::flash1 ? 0 : kNoLadder;
+  return choice.steps >= least && choice.steps <= most_steps(choice.kind);
 }
 
 std::int64_t attention_pad_bytes(const AttentionChoice& choice, Dtype dtype, int D, const Target& target) {

@@ -72,10 +72,14 @@ inline constexpr Gpu kGpus[] = {
      {.gemm_bf16 = 600e12, .copy = 4.16e12, .ring = 351e9, .copy_engines = 250e9, .attention = kAttentionOfH200}},
 };
 
-/// The GPU of a driver's name ("NVIDIA H100 80GB HBM3") or of a `name` above; null: none of these.
+/// The GPU of a driver's name ("NVIDIA H100 80GB HBM3") or of a `name` above; null: none of these, a part of one ("...
+/// MIG 1g.10gb"), or another with the same chip ("NVIDIA GH200 480GB", "NVIDIA H100 NVL").
 constexpr const Gpu* find_gpu(std::string_view model) {
+  constexpr auto kNone = std::string_view::npos;
+  if (model.find(" MIG ") != kNone || model.find(" NVL") != kNone) return nullptr;
   for (const Gpu& gpu : kGpus) {
-    if (model.find(gpu.name) != std::string_view::npos) return &gpu;
+    const std::size_t at = model.find(gpu.name);
+    if (at != kNone && (at == 0 || model[at - 1] == ' ')) return &gpu;
   }
   return nullptr;
 }

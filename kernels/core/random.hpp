@@ -18,7 +18,7 @@ constexpr std::uint64_t mix(std::uint64_t x) {
 
 constexpr std::uint64_t mix(std::uint64_t key, std::uint64_t counter) { return mix(mix(key) ^ counter); }
 
-/// A uniform number in (0,1) from a result of mix().
+/// A uniform number in (0,1] from a result of mix().
 constexpr double uniform(std::uint64_t mixed) { return (static_cast<double>(mixed >> 11) + 0.5) * 0x1p-53; }
 
 }  // namespace tessera

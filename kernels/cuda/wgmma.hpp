@@ -25,7 +25,7 @@ namespace tessera::kernels::cuda {
 /// A tile in shared memory as wgmma and the copy engine see it: panels kPanelBytes wide (128, 64 or 32), rows of a
 /// panel contiguous, its 16-byte chunks exchanged by the swizzle of that width. Panels follow each other.
 ///
-/// Its rows are m (of a) or n (of b) when the depth runs along the row ("depth-major", kTransposed false), else the
+/// Its rows are m (of a) or n (of b) when the depth runs along the row ("depth-major", not transposed), else the
 /// depth. 16 of the depth further are 32 bytes along the row of a panel, or 16 rows. `panel_stride`, in bytes, is used
 /// by transposed tiles only, and only where N exceeds a panel.
 template <int kPanelBytes>

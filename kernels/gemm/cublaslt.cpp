@@ -430,7 +430,8 @@ void set_algorithms(const std::vector<std::string>& lines) {
     cublasLtMatmulHeuristicResult_t result;
     const cublasStatus_t status = cublasLtMatmulAlgoCheck(library().handle, &plan.operation, &plan.first, &plan.second,
                                                           &plan.result, &plan.result, &plan.algorithm.words, &result);
-    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes(kind)) {
+    const std::size_t available = algorithm.has_workspace ? workspace_bytes(kind) : 0;
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > available) {
       throw std::runtime_error("gemm: this library and GPU cannot run the algorithm '" + lines[i] +
                                "': " + cublasLtGetStatusString(status));
     }

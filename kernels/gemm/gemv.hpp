@@ -25,8 +25,8 @@
 /// Error      eps<Scalar> relative, plus E<Real>(K) (1 + sqrt(K)) for operands up to 1 (kernels/core/scalar.hpp).
 /// Order      fixed for given shapes: bitwise repeatable. No atomics. A row of y does not depend on the others; that
 ///            there are more than two can change the order of its sums.
-/// Memory     pad: level 0, Real K on hosts, Real (kTile + 1) * M per thread on GPUs (plain: kTile * M); with tensor
-///            cores Real (tile_rows + 1) * kMaxRows per thread.
+/// Memory     pad: level 0, Real K on hosts; on GPUs per thread Real (kTile + 1) * M, M rounded up to 1, 2, 4 or 8, or
+///            with tensor cores Real (tile_rows + 1) * kMaxRows.
 /// Cost       2*M*N*K flop; reads N*K elements of W.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree or x has more than kMaxRows rows.

@@ -17,7 +17,7 @@
 /// Numerics   products, sums and parts in Real = Accum<Scalar>; out is rounded once.
 /// Error      against double: eps<Scalar> relative plus E<Real>(keys + D) times max|v| (kernels/core/scalar.hpp).
 /// Order      fixed for given keys and parts: bitwise repeatable. Atomics only count arrivals.
-/// Memory     pad: level 0, decode_pad_reals(). From the caller: `partial` and `arrived`.
+/// Memory     pad: level 0, Real D + 2 per group, or `parts`. From the caller: `partial` and `arrived`.
 /// Cost       4*keys*D flop per head; reads 2*keys*D elements per head.
 /// Async      returns after enqueue on `exec`; never fences.
 /// Throws     std::invalid_argument when shapes disagree, D > kMaxHead, or parts is not 1 to kMaxDecodeParts.

@@ -1,5 +1,7 @@
 #include "kernels/attention/standard/standard.hpp"  // the contract is there; here is how
 
+#include <limits>
+
 #include "kernels/attention/check.hpp"
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
@@ -63,6 +65,8 @@ void launch_rows(const char* label, const Exec& exec, const Kernel& kernel, cons
   };
   const auto keys_of = [](const auto& first, const auto&...) { return first.extent_int(3); };
   const std::int64_t rows = rows_of(scores...), keys = keys_of(scores...);
+  TESSERA_REQUIRE(rows <= std::numeric_limits<int>::max(),
+                  "attention: B*H*Tq must be less than 2^31: split the tensors into smaller batches", rows);
   if (rows == 0) return;
   if constexpr (!kIsHost<Exec>) {
     constexpr int kKept = Kernel::kKept, kMostLanes = 512;

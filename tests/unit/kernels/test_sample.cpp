@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -140,9 +141,12 @@ TYPED_TEST(Sample, infinities_and_nan_give_a_token_of_the_vocabulary) {
       EXPECT_TRUE(token[0][0] == 0 || token[0][0] == 2) << "without probability: " << token[0][0];
     }
     EXPECT_EQ(draw<TypeParam>({1, infinity, 2}, 1, {.top_k = top_k})[0][0], 1);
-    for (const double all : {-infinity, std::nan("")}) {
-      const int token = draw<TypeParam>({all, all, all}, 1, {.top_k = top_k})[0][0];
-      EXPECT_TRUE(token >= 0 && token < 3) << token;
+    const double nan_of_gpus = std::bit_cast<double>(~std::uint64_t{0} >> 1);  // all bits but the sign
+    for (const double some : {-infinity, std::nan(""), nan_of_gpus}) {
+      for (const double other : {some, 1.0}) {
+        const int token = draw<TypeParam>({some, other, other}, 1, {.top_k = top_k})[0][0];
+        EXPECT_TRUE(token >= 0 && token < 3) << token;
+      }
     }
   }
 }

@@ -65,7 +65,7 @@ struct ForwardTeam {
 
  private:
   static constexpr float kLn2 = 0.6931471805599453f;
-  static constexpr float kUnset = -1e30f;   // the bound before any key was seen: finite, so that -inf - bound = -inf
+  static constexpr float kUnset = -3e38f;   // the bound before any key was seen: finite, so that -inf - bound = -inf
   static constexpr float kHeadroom = 8.0f;  // a score may exceed the bound by this, in powers of two
 
   using Scores = typename Products::Scores;

@@ -29,7 +29,8 @@
 ///            once.
 /// Memory     pad: level 0, 184 to 226 KiB by head width (kernels/cuda/large_scratch.hpp); workspace_bytes() from the
 ///            caller, about twice the size of q.
-/// Throws     std::invalid_argument if runs_on() or accepts() is false, D is not supported, or the workspace too small.
+/// Throws     std::invalid_argument if runs_on() or accepts() is false, D is not supported, the scale not above 0, or
+///            the workspace too small.
 #pragma once
 
 #include <Kokkos_Core.hpp>

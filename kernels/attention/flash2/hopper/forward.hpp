@@ -19,7 +19,7 @@
 /// Error      out eps<Scalar> + 8 eps<float> for v up to 1; lse 32 eps<float>, relative and of the largest entry.
 /// Order      fixed for given shapes: bitwise repeatable, whichever team processes a tile.
 /// Memory     pad: level 0, 45 to 225 KiB by head width. Needs large scratch (kernels/cuda/large_scratch.hpp).
-/// Throws     std::invalid_argument if D is not supported, or accepts() is false.
+/// Throws     std::invalid_argument if runs_on() or accepts() is false, D is not supported, or the scale not above 0.
 #pragma once
 
 #include <Kokkos_Core.hpp>
