@@ -144,7 +144,8 @@ double Replicated::collect() {
   if (!collectives_.is_asynchronous()) return exposed_s_;
   if (!last_started_) return 0;
   double exposed_s = 0;
-  double waiting_from_s = last_started_->times().joined_s;  // after this, exec only waited: for each moment once
+  double waiting_from_s =  // after this, exec only waited: for each moment once
+      start_ == GradientOrder::Start::after_backward ? 0 : last_started_->times().joined_s;
   for (const Bucket& bucket : buckets_) {
     const Transfer::Times times = bucket.sum.transfer->times();
     exposed_s += bucket.sum.report(times, waiting_from_s);

@@ -62,6 +62,11 @@ Watchdog::Watch::~Watch() {
   watchdog_->progress_s_ = events::now_s();
 }
 
+void Watchdog::expect_silence(double silence_s) {
+  const std::lock_guard lock(mutex_);
+  longest_s_ = std::max(longest_s_, silence_s);
+}
+
 void Watchdog::leave(const std::optional<Departure>& departure) {
   const std::lock_guard lock(mutex_);
   end_s_ = std::min(end_s_, events::now_s() + limit_s_ / 2 + kLeaving_s);

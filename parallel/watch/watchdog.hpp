@@ -9,7 +9,7 @@
 /// exception's message and exit code, if known.
 ///
 /// The first few watches (in which libraries load and kernels are chosen) have twice the limit; none is ended before
-/// twice the longest silence that a successful watch survived. A watch on file operations may request patience, a
+/// twice the longest silence that a successful watch survived, or that was announced. A watch on file operations may request patience, a
 /// multiple of the limit, without affecting other watches. Patience ends when a rank of this host has given no sign of
 /// life for as long as a watch without patience may last. Time in which the whole process is stopped (SIGSTOP, scontrol
 /// suspend) does not count.
@@ -65,6 +65,9 @@ class Watchdog final : public events::Listener {
     int exceptions_;
   };
 
+  /// Work as long as this [s] will make no reports: a step that is replayed as a graph.
+  void expect_silence(double silence_s);
+
   /// This rank leaves: it is ended after kLeaving_s and half the limit, whatever it reports. `departure`, once known,
   /// gives the message and the exit code of that end.
   void leave(const std::optional<Departure>& departure = {});
@@ -78,7 +81,7 @@ class Watchdog final : public events::Listener {
 
   static constexpr int kFirstWatches = 8;    // watches that may take longer
   static constexpr double kFirstFactor = 2;  // times the limit
-  static constexpr double kSlowFactor = 2;   // times the longest silence so far is always allowed
+  static constexpr double kSlowFactor = 2;   // times the longest silence, so far or announced, is always allowed
   /// Time to free memory, however short the limit. With half the limit added, it ends before waiting ranks consider
   /// this one lost, if the limit is 8 s or more.
   static constexpr double kLeaving_s = 3;

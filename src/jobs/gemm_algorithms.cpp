@@ -130,6 +130,7 @@ void agree_on_gemm_algorithms(parallel::World& world) {
     of_ranks.push_back(lines_of(text));
   }
   world.agree([&] { kernels::set_gemm_algorithms(merged(of_ranks)); });
+  kernels::set_gemm_selection(kernels::GemmSelection::heuristic);
 }
 
 }  // namespace tessera::jobs

@@ -40,7 +40,8 @@ std::string adopt_gemm_algorithms(const std::vector<std::string>& algorithms, pa
 /// Throws Failure(Exit::environment) if their libraries or GPUs differ.
 std::vector<std::string> merged(const std::vector<std::vector<std::string>>& of_ranks);
 
-/// Sets the merged algorithms of all ranks on every rank. Collective; throws parallel::AgreedError.
+/// Sets the merged algorithms of all ranks on every rank; from here on none is timed. Collective; throws
+/// parallel::AgreedError.
 void agree_on_gemm_algorithms(parallel::World& world);
 
 }  // namespace tessera::jobs

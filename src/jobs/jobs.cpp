@@ -10,6 +10,7 @@
 #include "config/job_traits.hpp"
 #include "config/keys.hpp"
 #include "jobs/placement.hpp"
+#include "kernels/gemm/gemm.hpp"
 #include "parallel/collectives/collective.hpp"
 #include "train/choices.hpp"
 
@@ -102,6 +103,8 @@ Exit run_job(const Context& context) {
     const auto watch = world.watch("the choice of transfers");
     world.agree([&] { train::require_same_method(context.deck, world.size()); });
   }
+  kernels::set_gemm_algorithms({});  // of an experiment's rows none inherits what another chose
+  kernels::set_gemm_selection(kernels::GemmSelection::heuristic);
   for (const JobRow& row : table()) {
     if (row.kind == traits.kind) return row.run(context);
   }

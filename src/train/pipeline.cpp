@@ -61,6 +61,7 @@ Pipeline::Ended Pipeline::collect() {
   const int since = slot.follows ? end_of(collected_ - 1) : start_of(collected_);
   const double step_s = times_.seconds(since, end_of(collected_));
   ++collected_;
+  if (records_graphs_ && slot.is_by_launch) world_.expect_silence(step_s);
   return {number, slot.is_by_launch, slot.is_cold, slot.marks.phases(), step_s};
 }
 

@@ -315,6 +315,14 @@ TEST(Watchdog, learns_from_slow_steps) {
   sleep_s(1.5 * kLimit_s);  // below twice the longest silence
 }
 
+TEST(Watchdog, allows_a_silence_that_was_announced) {
+  Watchdog watchdog(0, kLimit_s, kLost, {});
+  pass_the_first(watchdog);
+  watchdog.expect_silence(kLimit_s);
+  const Watchdog::Watch watch(&watchdog, "step 12");
+  sleep_s(1.5 * kLimit_s);
+}
+
 TEST_F(WatchdogDeath, learns_nothing_from_long_steps_that_report) {
   EXPECT_EXIT(
       {
