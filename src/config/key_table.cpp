@@ -159,7 +159,7 @@ std::vector<Key> make_table() {
       {"optimizer.learning_rate", at<&S::optimizer, &Optimizer::learning_rate>(), between(0, 100), "-",
        "Peak learning rate, reached after the warm-up."},
       {"optimizer.min_learning_rate", at<&S::optimizer, &Optimizer::min_learning_rate>(), between(0, 100), "-",
-       "Learning rate at the last step, where the cosine decay ends."},
+       "Learning rate at which the cosine decay would arrive one step after the last."},
       {"optimizer.warmup_steps", at<&S::optimizer, &Optimizer::warmup_steps>(), between(0, kMaxSteps), "steps",
        "Steps over which the learning rate rises linearly from 0 to its peak. May exceed train.steps."},
       {"optimizer.beta1", at<&S::optimizer, &Optimizer::beta1>(), fraction(), "-",

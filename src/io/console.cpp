@@ -140,7 +140,7 @@ void Console::end() {
   is_running_ = false;
   erase_bar();
   StepRecord last = latest_;
-  last.validation_loss = latest_validation_loss_;
+  if (style_ == Style::bar) last.validation_loss = latest_validation_loss_;  // which the bar showed
   if (style_ != Style::silent && last.step > first_step_ && last.step != last_printed_) print_line(last);
 }
 

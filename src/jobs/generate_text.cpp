@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>  // stderr
 
 #include "config/keys.hpp"
@@ -11,6 +12,7 @@
 #include "jobs/directory.hpp"
 #include "jobs/generation.hpp"
 #include "jobs/jobs.hpp"
+#include "jobs/memory.hpp"
 #include "jobs/scalars.hpp"
 #include "kernels/core/cast_copy.hpp"
 #include "model/generate.hpp"
@@ -39,19 +41,35 @@ Kokkos::View<Scalar*, typename Exec::memory_space> load_weights(const io::Checkp
   return params;
 }
 
+/// Weights are read in fp32 and then copied to the working format; the memory of a generation follows.
+void require_memory_for(std::int64_t parameters, Dtype dtype, std::int64_t generation, std::int64_t prompts) {
+  const std::int64_t needed = parameters * bytes_of(dtype) + std::max(parameters * bytes_of(Dtype::fp32), generation);
+  const std::int64_t available = available_bytes();
+  if (needed <= available) return;
+  throw Failure(Exit::out_of_memory,
+                "the checkpoint's weights ({}, read in fp32) and the generation of {} ({}) need {} of memory, but {} "
+                "are available: give fewer generate.prompts at a time, or take another machine",
+                memory::readable_bytes(parameters * bytes_of(Dtype::fp32)), counted(prompts, "text"),
+                memory::readable_bytes(generation), memory::readable_bytes(needed), memory::readable_bytes(available));
+}
+
 template <class Scalar>
 std::vector<std::vector<int>> continue_texts(const io::CheckpointReader& checkpoint, const config::Settings& trained,
                                              const config::Settings& settings,
                                              const std::vector<std::vector<int>>& prompts) {
   const model::Shape shape = train::shape_of(trained.model);
   const model::ParamTable table(shape);
+  const model::GenerateKernels how = train::generate_kernels(settings, kDtype<Scalar>, shape.D());
+  const auto prompt_count = static_cast<std::int64_t>(prompts.size());
+  require_memory_for(table.flat_count(), kDtype<Scalar>,
+                     model::generation_bytes(shape, kDtype<Scalar>, how, prompt_count), prompt_count);
   const auto params = load_weights<Scalar>(checkpoint, table);
   const config::Generate& g = settings.generate;
   const Exec exec;
   model::Hooks no_hooks;  // one rank holds every weight
   return model::generate_together<Scalar>(exec, shape, table,
                                           model::places_in<Scalar, Accum<Scalar>>(table, params.data(), nullptr),
-                                          train::generate_kernels(settings, kDtype<Scalar>, shape.D()), prompts,
+                                          how, prompts,
                                           {.max_tokens = g.max_tokens,
                                            .temperature = g.temperature,
                                            .top_k = g.top_k,

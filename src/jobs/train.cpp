@@ -92,7 +92,7 @@ class TrainingRun {
     open_data();
     directory_.emplace(context_, continues, note_);
     const Beginning beginning = find_beginning(context_, continues, *corpus_, note_);
-    if (is_at_end(beginning)) return false;
+    if (is_at_end(beginning, continues)) return false;
     world_.agree_on_root(
         [&] { owner_.begin(beginning.checkpoint && continues ? beginning.checkpoint->state().step : 0, continues); });
     make_trainer(beginning);
@@ -150,11 +150,16 @@ class TrainingRun {
                       counted(sampler_->validation_windows(), "validation window"), validation_windows_));
   }
 
-  bool is_at_end(const Beginning& beginning) {
+  bool is_at_end(const Beginning& beginning, bool continues) {
     if (!beginning.checkpoint || beginning.checkpoint->state().step < settings_.train.steps) return false;
+    const std::int64_t step = beginning.checkpoint->state().step;
+    if (!continues) {
+      world_.fail(Failure(Exit::usage, "{} is at step {} already: raise train.steps, which is {}, above it",
+                          *context_.resume, step, settings_.train.steps));
+    }
     world_.agree([&] { require_same_training(beginning.checkpoint->state(), settings_, *corpus_); });
-    note_(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to continue\n",
-                      beginning.checkpoint->state().step, settings_.train.steps));
+    note_(fmt::format("already at step {} of train.steps = {}: nothing to train; raise train.steps to continue\n", step,
+                      settings_.train.steps));
     return true;
   }
 

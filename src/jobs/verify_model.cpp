@@ -5,11 +5,15 @@
 ///   job.output   logits [B,T,V], loss (mean over all tokens, nats), grads/<label> float32
 ///
 /// The model's sizes are the deck's. precision.compute chooses the storage type, [attention] the kernel, as for
-/// training. Runs on rank 0.
+/// training; with fp16 the backward pass is scaled by precision.initial_loss_scale. Runs on rank 0.
+///
+/// Refuses  precision.gradients = "bf16" (exit 2), and gradients of fp16 that overflow (exit 5).
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
+#include <type_traits>
 
 #include "io/checkpoint.hpp"
 #include "io/h5.hpp"
@@ -89,10 +93,19 @@ void verify(const Context& context) {
       layout.add("grads", {table.flat_count()}, kDtype<Real>, memory::Category::gradients, whole);
   const memory::TensorId scale_id = layout.add("grad_scale", {1}, kDtype<Real>, memory::Category::workspace, whole);
   const memory::TensorId loss_id = layout.add("loss", {1}, Dtype::fp64, memory::Category::workspace, whole);
-  model::ActivationOptions options{B, kDtype<Scalar>, true, settings.train.checkpoint_activations,
-                                   train::choose_attention(settings.attention, kDtype<Scalar>, shape.D())};
+  model::ActivationOptions options{
+      .sequences = B,
+      .dtype = kDtype<Scalar>,
+      .for_training = true,
+      .checkpoint_blocks = settings.train.checkpoint_activations,
+      .attention = train::choose_attention(settings.attention, kDtype<Scalar>, shape.D()),
+      .is_fused = settings.train.fused,
+      .recomputes_attention = settings.train.recompute == config::Recompute::all};
   if (settings.precision.compute == config::Precision::tf32) options.math = kernels::GemmMath::tf32;
   const model::ActivationTensors tensors = model::declare_activations(shape, options, layout);
+  if (kernels::kIsHost<Exec>) {
+    layout.add_outside("weights and logits in fp32", 4 * (table.flat_count() + std::int64_t{N} * shape.V));
+  }
   layout.place();
   require_memory(layout, {}, "\nfewer sequences in `tokens` need less");
   const memory::Arena arena(layout);
@@ -108,7 +121,8 @@ void verify(const Context& context) {
   Kokkos::deep_copy(exec, grads, Real(0));
   const kernels::Value<Real, Exec> scale(arena.data<Real>(scale_id));
   const kernels::Value<double, Exec> loss(arena.data<double>(loss_id));
-  Kokkos::deep_copy(exec, scale, static_cast<Real>(1.0 / N));
+  const double loss_scale = std::is_same_v<Scalar, float16> ? settings.precision.initial_loss_scale : 1.0;
+  Kokkos::deep_copy(exec, scale, static_cast<Real>(loss_scale / N));
   Kokkos::deep_copy(exec, loss, 0.0);
   model::Transformer<Scalar> transformer(shape, table, tensors, options, arena,
                                          model::places_in<Scalar, Real>(table, params.data(), grads.data()));
@@ -143,6 +157,13 @@ void verify(const Context& context) {
 
   // 4. the answer
   const auto grads_h = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), grads);
+  for (std::size_t i = 0; i < grads_h.size(); ++i) {
+    grads_h(i) /= static_cast<Real>(loss_scale);  // a power of two
+    if (loss_scale != 1 && !std::isfinite(grads_h(i))) {
+      throw Failure(Exit::numbers, "gradients overflow in fp16: lower precision.initial_loss_scale, which is {}",
+                    loss_scale);
+    }
+  }
   double loss_sum = 0;
   Kokkos::deep_copy(Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>(&loss_sum), loss);
   write_result(context, path, [&](io::h5::File& output) {
@@ -161,6 +182,9 @@ void verify(const Context& context) {
 
 Exit verify_model(const Context& context) {
   context.world.agree_on_root([&] {
+    if (context.settings().precision.gradients == config::GradientPrecision::bf16) {
+      throw Failure(Exit::usage, "verify.model has gradients in fp32: set precision.gradients = \"fp32\"");
+    }
     with_scalar(train::dtype_of(context.settings().precision.compute),
                 [&]<class Scalar>() { verify<Scalar>(context); });
   });

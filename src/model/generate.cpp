@@ -92,7 +92,7 @@ std::vector<std::vector<int>> generate_together(const Exec& exec, const Shape& s
   // 1. memory
   const GenerationMemory memory(shape, kDtype<Scalar>, how, B);
   if (kernels::kIsHost<Exec>) {  // a device refuses by itself
-    memory::require_host_memory(memory.layout, 1, "\na model with a shorter context needs less");
+    memory::require_host_memory(memory.layout, 1, "\nfewer prompts need less");
   }
   const memory::Arena arena(memory.layout);
   Transformer<Scalar> transformer(shape, table, memory.activations, memory.options, arena, places);

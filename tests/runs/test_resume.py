@@ -134,6 +134,8 @@ class Resume(RunTest):
                                    says=["already at step 10", "optimizer.learning_rate: ", "precision.compute: ", "job.directory"])
             self.assertNotIn("timeout_s", result.err)
             self.assertEqual(snapshot(directory), before)
+        self.run_deck(TINY, f"job.directory={self.folder / 'other'}", "train.steps=10", "--resume", directory, code=USAGE,
+                      says=[f"{directory} is at step 10 already: raise train.steps"])
         more = self.run_deck(TINY, f"job.directory={directory}", "train.steps=12", "optimizer.learning_rate=0.5", "--resume", "auto")
         self.assertIn("changed optimizer.learning_rate", more.out)
 

@@ -5,7 +5,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import EPS32, FILES, SOURCE, TINY, USAGE, RunTest, gpus, latest_step, tensors
+from harness import EPS32, FILES, NUMBERS, SOURCE, TINY, USAGE, RunTest, gpus, latest_step, tensors
 
 GOLDEN = SOURCE / "tests/golden"
 UNIT_ROUNDOFF = {"fp32": EPS32, "bf16": 2.0**-8, "fp16": 2.0**-11}
@@ -190,12 +190,22 @@ class VerifyModel(RunTest):
 
     def test_recomputed_activations_too(self):
         self.compare(self.FP32, "recomputed", "train.checkpoint_activations=1")
+        self.compare(self.FP32, "recomputed in part", "train.checkpoint_activations=1", "train.recompute=all_but_attention")
 
     def test_bf16_stays_within_its_rounding(self):
         self.compare(self.STORED * UNIT_ROUNDOFF["bf16"], "bf16", "precision.compute=bf16")
 
     def test_fp16_stays_within_its_rounding(self):
-        self.compare(self.STORED * UNIT_ROUNDOFF["fp16"], "fp16", "precision.compute=fp16")
+        for scale in (1024, 65536):
+            self.compare(self.STORED * UNIT_ROUNDOFF["fp16"], f"fp16 {scale}", "precision.compute=fp16", f"precision.initial_loss_scale={scale}")
+
+    def test_gradients_that_are_not_as_asked_are_refused(self):
+        with h5py.File(GOLDEN / "model.h5", "r") as golden:
+            deck = self.golden_deck(golden)
+        words = [f"job.input={GOLDEN / 'model.h5'}", f"job.output={self.folder / 'out.h5'}"]
+        self.run_deck(deck, *words, "precision.compute=fp16", "precision.initial_loss_scale=16777216", code=NUMBERS, says="precision.initial_loss_scale")
+        bf16 = [f"precision.{name}=bf16" for name in ("compute", "gradients", "reduce")]
+        self.run_deck(deck, *words, *bf16, code=USAGE, says="precision.gradients")
 
     def test_a_checkpoint_gives_the_same_as_its_tensors(self):
         for optimizer in ("adamw", "lion"):

@@ -85,6 +85,17 @@ TEST(Console, progress_is_one_line_in_every_style) {
   }
 }
 
+TEST(Console, the_last_line_has_no_validation_loss_of_an_earlier_step) {
+  const auto lines = lines_of(written([](std::FILE* file) {
+    Console console(Console::Style::line, 100, file);
+    console.begin(0, 5);
+    for (std::int64_t step = 1; step <= 2; ++step) console.step(record(step, step == 1 ? 2.75 : io::kNotMeasured));
+    console.end();
+  }));
+  ASSERT_THAT(lines, SizeIs(3));
+  EXPECT_THAT(lines[2], AllOf(ContainsRegex("^ +2 "), Not(HasSubstr("2.7500"))));
+}
+
 TEST(Console, line_with_each_validation_loss_and_nothing_twice) {
   const auto lines = lines_of(written([](std::FILE* file) {
     Console console(Console::Style::line, 100, file);
