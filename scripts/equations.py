@@ -256,7 +256,8 @@ def tables():
 
     every, measured_ms, overhead = stored_rates()
     ddp = Results(homes()["ddp"])
-    buckets = {row["parallel.bucket_mbyte"]: (row["transfers"], row["exposed_ms"]) for row in ddp.rows if row.name.startswith("bucket")}
+    buckets = {row["parallel.bucket_mbyte"]: (row["transfers"], row["exposed_ms"]) for row in ddp.rows
+               if row.name.startswith("bucket") and row.ranks == ddp.rows[0].ranks}
     wire = every[1].wire
     return [("One layer, B = 65,536, Dm = 4096, F = 10,240", *layer_table(Layer(65536, 4096, 10240), every)),
             ("An all-reduce of S = 1 GB at the measured W", *ring_table(wire, measured_ms)),

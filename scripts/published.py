@@ -84,6 +84,7 @@ def store(results, name, folder):
                     with row.file() as file:
                         keep(file, stored.create_group(row.place), keeps)
     for extra in EXTRA:
+        (folder / extra).unlink(missing_ok=True)  # of the run before
         if (results.output / extra).exists():
             shutil.copy(results.output / extra, folder / extra)
 
@@ -149,6 +150,10 @@ def publish(name, run, preset):
     failed = next((row for row in results.rows if not row.is_result), None)
     if failed:
         raise Refusal(FILES, f"row {failed.name} ended with exit code {failed.exit_code}: run the experiment to its end first")
+    if results.lacks:
+        raise Refusal(FILES, f"{run} lacks {', '.join(results.lacks)}: run the experiment to its end first, with all rows")
+    if (device := beside.found(results).get("device")) and device != (list(results.gpus()) or ["CPU"])[0]:
+        raise Refusal(FILES, f"{run / beside.FILE} was measured on {device}, the rows were not: delete it, and --torch measures it again")
     store(results, name, folder)
     rewrite(name, folder)
     return Results(folder)

@@ -146,6 +146,14 @@ def rows_of(file, folder=Path(), ranks=1):
     return rows
 
 
+def lacks_of(file, rows, launch):
+    """In words, what an open experiment.h5 has not measured yet of its deck's rows, and of their rounds."""
+    absent = int(info_of(file)["rows"]) - len(rows)
+    seconds = file["seconds"][...]
+    cut = [row.name for row, each in zip(rows, seconds) if row.has_run and not np.isfinite(each).all()]
+    return ([f"{absent} of {absent + len(rows)} rows in {launch}"] if absent else []) + ([f"rounds of {', '.join(cut)}"] if cut else [])
+
+
 def has_rounds(dataset):
     """Whether its second axis is that of rounds: [row, round] or [row, round, entry]."""
     return dataset.ndim > 1 and "round" in dataset.dims[1].keys()
@@ -224,6 +232,7 @@ class Results:
     def __init__(self, output):
         self.output, self.rows, self.info, self.preset = output, [], {}, "cpu"
         self.facts = {}  # of a published run: what its module's facts() gave
+        self.lacks = []  # in words: rows and rounds that a run has not measured yet
         self.device, self.repeats, self.is_quick, self.is_redraw = "", "", False, False
         if (output / STORED).exists():
             self.read_stored(output / STORED)
@@ -238,8 +247,10 @@ class Results:
         for path in sorted(output.glob("ranks_*/experiment.h5")):
             try:
                 with h5py.File(path, "r") as file:
-                    self.rows += rows_of(file, path.parent, int(path.parent.name.removeprefix("ranks_")))
+                    rows = rows_of(file, path.parent, int(path.parent.name.removeprefix("ranks_")))
+                    self.rows += rows
                     self.info = info_of(file)
+                    self.lacks += lacks_of(file, rows, path.parent.name)
                     decks = file["resolved_deck"].asstr()[...]
             except OSError as fault:
                 raise Refusal(FILES, f"{path}: {fault}; delete it, and the same command runs its rows again") from fault

@@ -103,7 +103,8 @@ def step_tables(results):
             own = ours.get((each["size"], each["dtype"]), math.nan)
             stds = [each[mode].get(f"{part}_std", math.nan) for part in PARTS]
             rows.append([each["size"], each["dtype"], STEPS[mode], *map(spread, times, stds), own, times[-1] / own, each[mode].get("failed", "ok")])
-    return [(["size", "compute", "PyTorch", "forward, ms", "forward + backward, ms", "step, ms", "ours, step, ms", "PyTorch / ours", "outcome"], rows)] if rows else []
+    return [(["size", "compute", "PyTorch, medians", "forward with gradients on, ms", "forward + backward, ms", "step, ms", "ours, step, ms",
+              "PyTorch / ours", "outcome"], rows)] if rows else []
 
 
 # --- measuring it

@@ -178,7 +178,7 @@ def measured_step(name, dtype, ours, torch, report, rounds, quick):
             size.round(number)
             print(f"  {name} in {dtype}: round {number + 1} of {rounds}", flush=True)
     except Failed as reason:
-        print(f"{name} in {dtype}: {reason}", flush=True)
+        report.failed(f"{name} in {dtype}", reason)
     finally:
         if torch:
             torch.stop()

@@ -32,8 +32,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import places  # scripts/, where compare_torch is
 from compare import fp32, plots, portable
-from compare.sides import GPUS, ON_ONE_GPU, ROOT, CutShort, Failed, Ours, Report, Torch, cut_short, deck, lowest, machine, median, numbers, ratio_text, words
+from compare.sides import ON_ONE_GPU, ROOT, CutShort, Failed, Ours, Report, Torch, cut_short, deck, lowest, machine, median, numbers, ratio_text, words
 from compare.steps import STEP_HEADER, gpt2, promise_gpt2, promise_steps, step_line, steps
 
 
@@ -233,6 +234,7 @@ def error(ours, torch, report, quick):
                     print(f"  {engine} D={c['D']}: {reason}")
                     if NO_SUCH_KERNEL not in str(reason):
                         ratios.append(math.nan)  # it should have run
+                        report.code = report.code or reason.code or 0
             if not files:
                 ratios.append(math.nan)
             answer = torch.ask(do="error", case=c, backends=["FLASH"], ours=files)
@@ -294,7 +296,7 @@ def scaling(ours, report, gpus, quick):
             row = ours.run(deck("step_gpu"), f"experiment.only={words('graph_large')}", f"train.batch_size={4 * ranks}",
                            *ours.step_overrides, ranks=ranks)[0]
         except Failed as reason:
-            print(f"large on {ranks} GPUs: {reason}", flush=True)
+            report.failed(f"large on {ranks} GPUs", reason)
             continue
         print(step_line(f"large on {ranks}", row), flush=True)
         tokens[ranks] = row["tokens_per_s"]
@@ -363,9 +365,11 @@ def main(arguments, program):
     for section in sections:
         PROMISES[section](report, arguments)
     rounds, quick = arguments.rounds, arguments.quick
-    gpus = len(GPUS) or len(subprocess.run(["nvidia-smi", "-L"], text=True, capture_output=True).stdout.splitlines())
+    gpus = places.gpus()
     report.info |= {**machine(program), "repeats": timing(quick)["repeats"], "steps": fp32.step_repeats(quick),
                     "pytorch": f"PyTorch {pytorch.__version__} (CUDA {pytorch.version.cuda})"}
+    own = list(report.promises)
+    report.adopt()
     work = {"attention": lambda: (attention(ours, torch, report, rounds, quick), course(ours, torch, report, min(rounds, 3), quick)),
             "error": lambda: error(ours, torch, report, quick),
             "kernels": lambda: kernels(ours, torch, report, quick),
@@ -388,7 +392,7 @@ def main(arguments, program):
             try:
                 work[section]()
             except Failed as reason:
-                print(f"{section}: {reason}", flush=True)
+                report.failed(section, reason)
             print(f"[{section}: {time.perf_counter() - begin - spent:.0f} s]", flush=True)
     except CutShort:
         print(f"{section}: cut short", flush=True)
@@ -396,5 +400,5 @@ def main(arguments, program):
     torch.stop()
     print(report.table(), flush=True)
     plots.draw(report)
-    measured = sum(promise["value"] is not None for promise in report.promises.values())
-    return 0 if measured > 0 else 3
+    measured = sum(report.promises[name]["value"] is not None for name in own)
+    return report.code or (0 if measured > 0 else 3)

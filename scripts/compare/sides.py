@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import places  # scripts/, where compare_torch is
+from launching import Refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 GPUS = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]  # as the caller chose; empty: all
@@ -152,7 +153,7 @@ class Report:
 
     def __init__(self, folder, file="compare.json"):
         self.folder, self.file = folder, file
-        self.promises, self.data = {}, {}
+        self.promises, self.data, self.code = {}, {}, 0
         device = next(iter(re.findall(r"GPU \d+: (.+?) \(UUID", places.nvidia_smi())), "")
         self.info = {"created": time.strftime("%Y-%m-%d"), "device": device, "git_hash": ""}
         folder.mkdir(parents=True, exist_ok=True)
@@ -162,6 +163,21 @@ class Report:
         stored = json.loads((self.folder / self.file).read_text())
         self.info, self.data, self.promises = stored["info"], stored["data"], stored["promises"]
         return self
+
+    def adopt(self):
+        """Keeps the sections of an earlier call with this build on this GPU; refuses to replace another's."""
+        path = self.folder / self.file
+        if not path.exists():
+            return
+        stored = json.loads(path.read_text())
+        if any(stored["info"].get(name) != self.info.get(name) for name in ("build", "device")):
+            raise Refusal(6, f"{path} has what {stored['info'].get('build')} did on {stored['info'].get('device')}: name another --output, or delete it")
+        self.data, self.promises = stored["data"], {**stored["promises"], **self.promises}
+
+    def failed(self, what, reason):
+        """Tells a Failed; the first exit code of our program becomes the call's."""
+        print(f"{what}: {reason}", flush=True)
+        self.code = self.code or reason.code or 0
 
     def promise(self, what, least, aim):
         """Larger is better: times and errors are negated, here and in found(). None: no lower bound."""
@@ -174,7 +190,9 @@ class Report:
     def keep(self, section, value):
         self.data[section] = value
         text = json.dumps(without_nan({"info": self.info, "data": self.data, "promises": self.promises}), indent=1, allow_nan=False)
-        (self.folder / self.file).write_text(text)
+        path = self.folder / self.file
+        path.with_suffix(".tmp").write_text(text)  # whole: a signal may come at any time, and the disk may be full
+        path.with_suffix(".tmp").replace(path)
 
     def table(self):
         show = lambda x: "-" if x is None else f"{abs(x):,.0f}" if abs(x) >= 1000 else f"{abs(x):.3g}"

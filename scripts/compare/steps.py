@@ -46,7 +46,7 @@ def gpt2(ours, torch, report, quick):
             data.append({"deck": name, "llm_c_tokens_per_s": of_llm_c, **row})
             report.found(f"{name} [tokens/s]", row["tokens_per_s"])
         except Failed as reason:
-            print(f"{name}: {reason}", flush=True)
+            report.failed(name, reason)
     report.keep("gpt2", data)
 
 
@@ -146,7 +146,7 @@ def steps(ours, report, rounds, quick, sizes, deadline):
             if name in VANILLA_SIZES and not quick and time.perf_counter() + longest < deadline:
                 size.vanilla()
         except Failed as reason:
-            print(f"{name}: {reason}", flush=True)
+            report.failed(name, reason)
         finally:
             if torch:
                 torch.stop()
@@ -182,7 +182,7 @@ def print_size(size, mine, theirs):
         if texts:
             print(f"  ours x torch.compile{suffix}: step {', '.join(texts)}; its fastest mode is {fastest(theirs, suffix)}", flush=True)
     if found := ratios(mine, theirs, "", "default", "forward_backward_ms", "forward_backward"):
-        print(f"  ours x torch.compile: forward {ratio_text(ratios(mine, theirs, '', 'default', 'forward_ms', 'forward'))}, "
+        print(f"  ours x torch.compile: forward (theirs keeps activations) {ratio_text(ratios(mine, theirs, '', 'default', 'forward_ms', 'forward'))}, "
               f"forward+backward {ratio_text(found)} (default mode)", flush=True)
 
 

@@ -17,13 +17,13 @@ fastest in the others. Multicast over NVLink is off on both sides unless NCCL_NV
 
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
+import places  # scripts/, where compare_torch is
 from compare import plots, strategy_cases, strategy_steps
 from compare.findings import Findings
-from compare.sides import GPUS, CutShort, Failed, Ours, Report, cut_short, machine
+from compare.sides import CutShort, Failed, Ours, Report, cut_short, machine
 from compare.strategy_setup import SIZES, Setup
 
 CASES = ("comm", "orders", "zero1", "parameters", "8b")
@@ -112,15 +112,6 @@ def measure(blocks, rounds, limit, deadline, findings, say, keep):
             keep()
 
 
-def gpu_count():
-    if GPUS:
-        return len(GPUS)
-    try:
-        return len(subprocess.run(["nvidia-smi", "-L"], text=True, capture_output=True).stdout.splitlines())
-    except FileNotFoundError:
-        return 0
-
-
 def main(arguments, program):
     """0 compared, 3 not enough GPUs, else the code of what failed on our side."""
     begin = time.perf_counter()
@@ -128,7 +119,7 @@ def main(arguments, program):
     for name, value in NO_MULTICAST.items():
         os.environ.setdefault(name, value)
     is_gpu = not arguments.quick
-    here = gpu_count() if is_gpu else len(os.sched_getaffinity(0))
+    here = places.gpus() if is_gpu else len(os.sched_getaffinity(0))
     counts = numbers_of(arguments.ranks) if arguments.ranks else [here if is_gpu else 2]
     if is_gpu and max(counts) > here or max(counts) < 2:
         print(

@@ -64,7 +64,7 @@ def timed(call, repeats, warmup, warmup_ms, rest_ms, row_limit_s):
         fence()
         once_s = min(once_s, time.perf_counter() - before)
         count += 1
-    if once_s * repeats > row_limit_s:
+    if 0 < row_limit_s < once_s * repeats < math.inf:  # 0: no limit
         repeats = max(1, int(row_limit_s / once_s))
     call()  # so that the first counted call finds the queue busy
     return middle(queued(call, repeats))

@@ -20,13 +20,13 @@ def tables(results):
     passes = ("forward", "backward")
     stored = beside.columns(results, "stored scores", "compiled", "TF32, stored scores", "TF32, compiled")
     yield (["D", "T", "forward, ms", "backward, ms", *(title for column in stored for title in (f"PyTorch, {column}, ms: forward", "backward")), "kept before backward, MiB", "needed, MiB", "outcome"],
-           [[row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], *(beside.ms(results, row, column, name) for column in stored for name in passes),
+           [[row[D], row[T], row["forward_ms"], row["backward_ms"], *(beside.ms(results, row, column, name) for column in stored for name in passes),
              row["memory_mib"], row["peak_mib"], row.outcome] for row in variation(results, "course")])
     rows, kernels, every = [], variation(results, "kernels"), beside.columns(results)
     for row in kernels:
         base = results.one(kernels, implementation="standard", dtype=row[DTYPE], bench__head_width=row[D], bench__length=row[T])
-        rows.append([row[KERNEL], row[DTYPE], row[D], row[T], row["forward_mean_ms"], row["backward_mean_ms"], row["both_mean_ms"],
-                     base["both_mean_ms"] / row["both_mean_ms"], *(beside.ms(results, row, column, "both") for column in every), row["memory_mib"],
+        rows.append([row[KERNEL], row[DTYPE], row[D], row[T], row["forward_ms"], row["backward_ms"], row["both_ms"],
+                     base["both_ms"] / row["both_ms"], *(beside.ms(results, row, column, "both") for column in every), row["memory_mib"],
                      row["peak_mib"], row.outcome])
     yield (["kernel", "dtype", "D", "T", "forward, ms", "backward, ms", "both, ms", "speed-up",
             *(f"PyTorch, {column}, ms: both" for column in every), "kept, MiB", "needed, MiB", "outcome"], rows)

@@ -45,7 +45,7 @@ def timed(results, row, part):
 
 def tables(results):
     def both(name, pair):
-        return [spread(row[f"{name}_mean_ms"], row[f"{name}_std_ms"]) for row in pair] + [pair[0][f"{name}_mean_ms"] / pair[1][f"{name}_mean_ms"]]
+        return [spread(row[f"{name}_ms"], row[f"{name}_std_ms"]) for row in pair] + [pair[0][f"{name}_ms"] / pair[1][f"{name}_ms"]]
 
     columns = beside.columns(results)
     theirs = [title for column in columns for title in (f"PyTorch, {column}, ms: forward", "and backward")]

@@ -74,12 +74,13 @@ def launch_all(deck, overrides, ranks, preset, output, shares_cores=False):
     for R in numbers_of_ranks(ranks, experiment.get("ranks", [1]), room):
         place = output / f"ranks_{R:04d}"
         words = [*overrides, f"job.directory={place}", "job.progress=none", "--resume", "auto"]
-        launches = [((), ())]  # words before those of the command line, which win, and words after them
+        launches = [()]  # words behind those of the command line, which they override
         if experiment.get("fresh_processes"):
-            launches = [([f'experiment.only=["{row}"]'], [f"experiment.rounds={number}"])
-                        for row, number in own_launches(rows, experiment.get("rounds", 1))]
-        for before, after in launches:
-            code = program.run(room, R, deck, *before, *words, *after)
+            chosen = experiment.get("only") or rows
+            launches = [(f'experiment.only=["{row}"]', f"experiment.rounds={number}")
+                        for row, number in own_launches([row for row in rows if row in chosen], experiment.get("rounds", 1))]
+        for own in launches:
+            code = program.run(room, R, deck, *words, *own)
             if code != FINISHED:
                 raise Refusal(code, f"the launch on {R} rank{'s' if R > 1 else ''} ended with exit code {code}")
 

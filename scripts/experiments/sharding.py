@@ -1,4 +1,5 @@
 """Replicated against ZeRO-1, 2, 3: memory at three moments, time, bytes; and the plan of large models on many GPUs."""
+import os
 import subprocess
 
 import matplotlib.pyplot as plt
@@ -8,7 +9,7 @@ from plotting import BLUE, GREEN, GREY, ORANGE, PHASES, SKY, VERMILION, byte_uni
 
 from experiments.parts import legend_above, legend_beside
 from experiments.table import spread
-from launching import ROOT, Refusal
+from launching import ROOT, Refusal, program_of
 
 STAGES = {"none": "replicated", "optimizer": "ZeRO-1", "gradients": "ZeRO-2", "parameters": "ZeRO-3"}
 MOMENTS = {"initial_mib": ("after initialisation", SKY), "before_update_mib": ("before the update", BLUE), "in_update_mib": ("in the update", ORANGE)}
@@ -25,14 +26,14 @@ def size_of(row):
 def tables(results):
     columns = ["ranks", "size", "sharded", "after initialisation, MiB", "before the update, MiB", "in the update, MiB", "step, ms",
                "communication, ms", "exposed, ms", "messages, MB", "outcome"]
-    yield columns, [[row.ranks, size_of(row), STAGES[row[KEY]], *(row[moment] or np.nan for moment in MOMENTS), spread(row["step_mean_ms"], row["step_std_ms"]),
+    yield columns, [[row.ranks, size_of(row), STAGES[row[KEY]], *(row[moment] for moment in MOMENTS), spread(row["step_mean_ms"], row["step_std_ms"]),
                      row["communication_ms"], row["exposed_ms"], row["message_bytes"] / 1e6, row.outcome] for row in results.rows]
     yield from measured(results)
-    yield planned()
+    yield planned(results.preset)
 
 
 def page_tables(results):
-    return [*list(tables(results))[:1], *measured(results)]
+    return [next(tables(results)), *measured(results)]
 
 
 def measured(results):
@@ -100,10 +101,11 @@ def by_block(rows):
                       each.between("backward")] for row, each in blocks]
 
 
-def planned():
-    """The table of scripts/plan_sharding: GiB of weights, gradients and optimizer on a GPU."""
+def planned(preset):
+    """The table of scripts/plan_sharding by a preset's program: GiB of weights, gradients and optimizer on a GPU."""
     decks = [ROOT / f"input/sizes/{size}.toml" for size in ("1b", "10b", "100b")]
-    answer = subprocess.run([ROOT / "scripts/plan_sharding", *decks], capture_output=True, text=True)
+    answer = subprocess.run([ROOT / "scripts/plan_sharding", *decks], capture_output=True, text=True,
+                            env={**os.environ, "TESSERA_PROGRAM": program_of(preset)})
     if answer.returncode != 0:
         raise Refusal(answer.returncode, answer.stderr.strip())
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in answer.stdout.strip().splitlines()]

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,13 +87,15 @@ Communication measure_communication(const config::Settings& settings, StepRow& r
           steps.back()};
 }
 
+/// NaN where no tensor began in that part of the step.
 void add_memory(const std::string& moment, const LiveBytes& live, BenchRow& cells) {
   using T = Cell;
-  cells.push_back(T::number(moment + "_mib", "MiB", static_cast<double>(live.total()) / 1048576));
+  const auto known = [&](std::int64_t bytes) { return live.total() > 0 ? static_cast<double>(bytes) : NAN; };
+  cells.push_back(T::number(moment + "_mib", "MiB", known(live.total()) / 1048576));
   for (int i = 0; i < memory::kCategories; ++i) {
     const auto category = static_cast<memory::Category>(i);
     cells.push_back(T::detail(fmt::format("{}_{}_bytes", moment, memory::name_of(category)), "B",
-                              static_cast<double>(live.by_category[i])));
+                              known(live.by_category[i])));
   }
 }
 

@@ -14,7 +14,7 @@
 /// 6 and 3), run again, a training that a signal stopped from its checkpoint; until then experiment.h5 has their last
 /// outcome, even if experiment.only leaves them out. A row stopped by its own train.time_limit_s counts as run. If any
 /// other row has run or has a checkpoint, --resume auto is refused (exit 6) unless job.overwrite is set: its result
-/// would be lost.
+/// would be lost. So is one with rows of another build or other GPUs; with job.overwrite all rows are measured again.
 ///
 /// A row that lacks an entry of experiment.record is kept; the experiment says so at its end and exits with code 6.
 
@@ -172,6 +172,16 @@ void keep_earlier(const Context& context, ExperimentFile& file) {
                   "version): {}. --resume auto would lose what ran: use another directory (job.directory=..., of "
                   "scripts/experiment --output), or allow it (job.overwrite=true)",
                   file.path(), counted(std::ssize(lost), "row"), fmt::join(lost, " "));
+  }
+  if (const std::string other = file.measured_elsewhere(); !other.empty()) {  // one table is of one build and machine
+    const auto is_result = [](const EarlierRow* row) { return row && row->has_result(); };
+    if (std::any_of(kept.begin(), kept.end(), is_result) && !context.settings().job.overwrite) {
+      throw Failure(Exit::files,
+                    "{} has rows of another build or of other GPUs ({}): use another directory (job.directory=..., of "
+                    "scripts/experiment --output), or have all rows measured again (job.overwrite=true)",
+                    file.path(), other);
+    }
+    return;
   }
   bool has_moved = false;
   for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -277,6 +277,16 @@ ExperimentFile::~ExperimentFile() {
 
 // --- an earlier start ------------------------------------------------------------------------------------------------
 
+std::string ExperimentFile::measured_elsewhere() const {
+  const io::h5::Group info = io::h5::File::open(path_).group("info");
+  const io::Origin now = jobs::origin_of(context_);
+  const std::string build = info.text("build");
+  using Texts = std::vector<std::string>;
+  const Texts gpus = info.has_attribute("gpu_models") ? info.texts("gpu_models") : Texts{"GPUs that it does not name"};
+  if (build == now.build && gpus == now.launch.gpu_models) return "";
+  return gpus.empty() ? build : fmt::format("{} on {}", build, fmt::join(gpus, ", "));
+}
+
 std::vector<EarlierRow> ExperimentFile::read_rows() const {
   const io::h5::File file = io::h5::File::open(path_);
   const bool is_one = file.format() == jobs::kExperimentFormat;

@@ -51,6 +51,9 @@ class ExperimentFile {
   /// Reads the rows of an earlier start. Refuses (exit 6) a file of another kind or version; version 1 has one round.
   std::vector<EarlierRow> read_rows() const;
 
+  /// What measured the rows of an earlier start, if not this build on GPUs like these; else "".
+  std::string measured_elsewhere() const;
+
   /// Takes over the measurements of an earlier start. Entries that the last one lacks are read from the row's file.
   void keep(std::size_t row, Rounds rounds);
 

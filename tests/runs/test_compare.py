@@ -19,7 +19,7 @@ from harness import PROGRAM, SOURCE, TINY, RunTest
 sys.path.insert(0, str(SOURCE / "scripts"))
 from compare import fp32, gpu, plots, portable, steps, stored  # noqa: E402  (after the path to it)
 from compare.strategy_setup import Setup  # noqa: E402
-from launching import deck_name  # noqa: E402
+from launching import Refusal, deck_name  # noqa: E402
 
 
 class Compare(RunTest):
@@ -220,6 +220,28 @@ class Compare(RunTest):
                          ["aim reached", "reached", "MISSED", "NOT MEASURED", "reached", "below the aim"])
         report.keep("a section", [1, math.nan, {"b": (2, math.inf)}])
         self.assertEqual(json.loads((self.folder / "report/compare.json").read_text())["data"], {"a section": [1, None, {"b": [2, None]}]})
+
+    def test_a_later_call_keeps_the_sections_of_an_earlier_one_with_the_same_build(self):
+        first, second, other = self.report(), self.report(), self.report()
+        first.info["build"] = second.info["build"] = "tessera 1"
+        first.promise("a", 0, 1)
+        first.found("a", 2.0)
+        first.keep("kernels", [1])
+        second.promise("b", 0, 1)
+        second.adopt()
+        second.keep("gpt2", [2])
+        stored = json.loads((self.folder / "report/compare.json").read_text())
+        self.assertEqual((stored["data"], stored["promises"]["a"]["value"]), ({"kernels": [1], "gpt2": [2]}, 2.0))
+        other.info["build"] = "tessera 2"
+        with self.assertRaisesRegex(Refusal, "has what tessera 1 did"):
+            other.adopt()
+
+    def test_the_first_exit_code_of_our_program_becomes_the_calls(self):
+        report = self.report()
+        with contextlib.redirect_stdout(io.StringIO()) as told:
+            for reason in (gpu.Failed("PyTorch's"), gpu.Failed("ours", 5), gpu.Failed("ours, too", 4)):
+                report.failed("gpt2_124m", reason)
+        self.assertEqual((report.code, told.getvalue().splitlines()[0]), (5, "gpt2_124m: PyTorch's"))
 
     def test_every_section_has_a_picture(self):
         report, rows = self.attention([1.5], [1.5], [1.5])

@@ -67,7 +67,10 @@ class Experiments(RunTest):
     def assert_what_is_stored_has_the_same_tables(self, name, results):
         folder = self.folder / "stored" / name
         folder.mkdir(parents=True)
+        (folder / "torch.json").write_text('{"pytorch": "of the run before"}')
+        self.assertEqual(results.lacks, [])
         published.store(results, name, folder)
+        self.assertEqual((folder / "torch.json").exists(), (results.output / "torch.json").exists())
         stored, module = Results(folder), module_of(name)
         results.is_redraw = True
         text = lambda found: [table.text(columns, rows, True) for columns, rows in module.tables(found)]
@@ -103,6 +106,7 @@ class Experiments(RunTest):
                     self.assertGreater(len(result.stdout.splitlines()), 1, "a heading and a row")
                     self.assertNotIn("No artists", result.stderr)
                     self.assertTrue((self.folder / name / row / f"{name}.png").exists())
+                    self.assertRegex(" ".join(Results(self.folder / name / row).lacks), r"^\d+ of \d+ rows in ranks_0001$", "is not published")
 
     def test_pytorchs_columns_stand_beside_ours_and_are_stored(self):
         output = shutil.copytree(self.quick("flash_grid")[1], self.folder / "grid")
@@ -323,6 +327,11 @@ sys.exit({"comm": 3, "dtypes": 7, "hbm": 75}.get(name, 0))
         for name, (standard, laid_out, flash2, laid_out_flash2) in terms.items():
             self.assertEqual((standard, flash2), (laid_out, laid_out_flash2), name)
         self.assertEqual(terms["probabilities"], ["16.0000", "16.0000", "0.0000", "0.0000"])
+
+    def test_each_chosen_row_of_fresh_processes_has_its_own(self):
+        result = self.script("warmup", "--quick", 'experiment.only=["2", "5"]')
+        self.assertEqual([result.stderr.count(f": {row}\n") for row in (0, 1, 2, 5)], [0, 0, 1, 1])
+        self.assertNotIn(" has run", result.stderr)
 
     def test_a_table_is_aligned_or_markdown_and_can_be_drawn_again(self):
         printed, output = self.quick("step")
