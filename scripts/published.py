@@ -152,6 +152,8 @@ def publish(name, run, preset):
         raise Refusal(FILES, f"row {failed.name} ended with exit code {failed.exit_code}: run the experiment to its end first")
     if results.lacks:
         raise Refusal(FILES, f"{run} lacks {', '.join(results.lacks)}: run the experiment to its end first, with all rows")
+    if results.other_builds:
+        raise Refusal(FILES, f"{run} has rows of other builds or GPUs ({', '.join(results.other_builds)}): measure all rows in another --output")
     if (device := beside.found(results).get("device")) and device != (list(results.gpus()) or ["CPU"])[0]:
         raise Refusal(FILES, f"{run / beside.FILE} was measured on {device}, the rows were not: delete it, and --torch measures it again")
     store(results, name, folder)

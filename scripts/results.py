@@ -233,6 +233,7 @@ class Results:
         self.output, self.rows, self.info, self.preset = output, [], {}, "cpu"
         self.facts = {}  # of a published run: what its module's facts() gave
         self.lacks = []  # in words: rows and rounds that a run has not measured yet
+        self.other_builds = []  # that measured rows of it before, or on other GPUs
         self.device, self.repeats, self.is_quick, self.is_redraw = "", "", False, False
         if (output / STORED).exists():
             self.read_stored(output / STORED)
@@ -251,6 +252,7 @@ class Results:
                     self.rows += rows
                     self.info = info_of(file)
                     self.lacks += lacks_of(file, rows, path.parent.name)
+                    self.other_builds += self.info.get("other_builds", np.array([])).tolist()
                     decks = file["resolved_deck"].asstr()[...]
             except OSError as fault:
                 raise Refusal(FILES, f"{path}: {fault}; delete it, and the same command runs its rows again") from fault

@@ -122,7 +122,7 @@ class Watchdog final : public events::Listener {
   std::size_t report_count_ = 0;
   std::string what_;  // the operation watched; empty: none
   double patience_ = 1, progress_s_ = 0;
-  double awake_s_;  // when either thread was last known to run
+  double awake_s_;                                                 // when either thread was last known to run
   double pause_end_s_ = -std::numeric_limits<double>::infinity();  // of the latest pause; silences count from here on
   double longest_s_ = 0;                                           // longest silence of watches without extra patience
   int watches_ = 0;                                                // successful ones

@@ -67,16 +67,15 @@ std::vector<std::vector<int>> continue_texts(const io::CheckpointReader& checkpo
   const config::Generate& g = settings.generate;
   const Exec exec;
   model::Hooks no_hooks;  // one rank holds every weight
-  return model::generate_together<Scalar>(exec, shape, table,
-                                          model::places_in<Scalar, Accum<Scalar>>(table, params.data(), nullptr),
-                                          how, prompts,
-                                          {.max_tokens = g.max_tokens,
-                                           .temperature = g.temperature,
-                                           .top_k = g.top_k,
-                                           .seed = settings.job.seed,
-                                           .end_of_text = data::kEndOfText,
-                                           .run_step = step_runner(exec, g)},
-                                          no_hooks);
+  return model::generate_together<Scalar>(
+      exec, shape, table, model::places_in<Scalar, Accum<Scalar>>(table, params.data(), nullptr), how, prompts,
+      {.max_tokens = g.max_tokens,
+       .temperature = g.temperature,
+       .top_k = g.top_k,
+       .seed = settings.job.seed,
+       .end_of_text = data::kEndOfText,
+       .run_step = step_runner(exec, g)},
+      no_hooks);
 }
 
 }  // namespace

@@ -93,14 +93,13 @@ void verify(const Context& context) {
       layout.add("grads", {table.flat_count()}, kDtype<Real>, memory::Category::gradients, whole);
   const memory::TensorId scale_id = layout.add("grad_scale", {1}, kDtype<Real>, memory::Category::workspace, whole);
   const memory::TensorId loss_id = layout.add("loss", {1}, Dtype::fp64, memory::Category::workspace, whole);
-  model::ActivationOptions options{
-      .sequences = B,
-      .dtype = kDtype<Scalar>,
-      .for_training = true,
-      .checkpoint_blocks = settings.train.checkpoint_activations,
-      .attention = train::choose_attention(settings.attention, kDtype<Scalar>, shape.D()),
-      .is_fused = settings.train.fused,
-      .recomputes_attention = settings.train.recompute == config::Recompute::all};
+  model::ActivationOptions options{.sequences = B,
+                                   .dtype = kDtype<Scalar>,
+                                   .for_training = true,
+                                   .checkpoint_blocks = settings.train.checkpoint_activations,
+                                   .attention = train::choose_attention(settings.attention, kDtype<Scalar>, shape.D()),
+                                   .is_fused = settings.train.fused,
+                                   .recomputes_attention = settings.train.recompute == config::Recompute::all};
   if (settings.precision.compute == config::Precision::tf32) options.math = kernels::GemmMath::tf32;
   const model::ActivationTensors tensors = model::declare_activations(shape, options, layout);
   if (kernels::kIsHost<Exec>) {

@@ -94,8 +94,8 @@ void add_memory(const std::string& moment, const LiveBytes& live, BenchRow& cell
   cells.push_back(T::number(moment + "_mib", "MiB", known(live.total()) / 1048576));
   for (int i = 0; i < memory::kCategories; ++i) {
     const auto category = static_cast<memory::Category>(i);
-    cells.push_back(T::detail(fmt::format("{}_{}_bytes", moment, memory::name_of(category)), "B",
-                              known(live.by_category[i])));
+    cells.push_back(
+        T::detail(fmt::format("{}_{}_bytes", moment, memory::name_of(category)), "B", known(live.by_category[i])));
   }
 }
 

@@ -14,7 +14,7 @@
 /// 6 and 3), run again, a training that a signal stopped from its checkpoint; until then experiment.h5 has their last
 /// outcome, even if experiment.only leaves them out. A row stopped by its own train.time_limit_s counts as run. If any
 /// other row has run or has a checkpoint, --resume auto is refused (exit 6) unless job.overwrite is set: its result
-/// would be lost. So is one with rows of another build or other GPUs; with job.overwrite all rows are measured again.
+/// would be lost. Rows of another build, or of other GPUs, are kept, and /info names what measured them (other_builds).
 ///
 /// A row that lacks an entry of experiment.record is kept; the experiment says so at its end and exits with code 6.
 
@@ -173,16 +173,8 @@ void keep_earlier(const Context& context, ExperimentFile& file) {
                   "scripts/experiment --output), or allow it (job.overwrite=true)",
                   file.path(), counted(std::ssize(lost), "row"), fmt::join(lost, " "));
   }
-  if (const std::string other = file.measured_elsewhere(); !other.empty()) {  // one table is of one build and machine
-    const auto is_result = [](const EarlierRow* row) { return row && row->has_result(); };
-    if (std::any_of(kept.begin(), kept.end(), is_result) && !context.settings().job.overwrite) {
-      throw Failure(Exit::files,
-                    "{} has rows of another build or of other GPUs ({}): use another directory (job.directory=..., of "
-                    "scripts/experiment --output), or have all rows measured again (job.overwrite=true)",
-                    file.path(), other);
-    }
-    return;
-  }
+  const auto is_result = [](const EarlierRow* row) { return row && row->has_result(); };
+  if (std::any_of(kept.begin(), kept.end(), is_result)) file.keep_other_builds(file.read_other_builds());
   bool has_moved = false;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!kept[i]) continue;
@@ -267,6 +259,8 @@ class ExperimentRun {
         keep_earlier(context_, file_);
       else
         directory_->clear(note_);
+      if (const auto& others = file_.other_builds(); !others.empty())
+        note_(fmt::format("note: rows that have run are of other builds or GPUs: {}\n", fmt::join(others, "; ")));
       jobs::Owner(context_.settings().job.directory).begin(std::nullopt, context_.resume.has_value());
       for (std::size_t i = 0; i < rows_.size(); ++i) {
         const auto [next, goes_on] = progress_of(rows_[i], file_.rounds(i), note_);

@@ -89,8 +89,9 @@ class Contents {
     }
   }
 
-  void write(const std::string& created, const std::vector<std::size_t>& baselines) {
-    write_info(created);
+  void write(const std::string& created, const std::vector<std::size_t>& baselines,
+             const std::vector<std::string>& other_builds) {
+    write_info(created, other_builds);
     write_outcomes();
     for (const std::string& key : varied_keys(experiment_)) write_key(key);
     for (const std::string& entry : entries()) write_record(entry, baselines);
@@ -116,7 +117,7 @@ class Contents {
     return found == quantities.end() ? nullptr : &found->second;
   }
 
-  void write_info(const std::string& created) {
+  void write_info(const std::string& created, const std::vector<std::string>& other_builds) {
     io::h5::Group info = file_.make_group("info");
     info.set_attribute("format", jobs::kExperimentFormat);
     info.set_attribute("format_version", kFormatVersion);
@@ -124,6 +125,7 @@ class Contents {
     info.set_attribute("question", experiment_.question);
     info.set_attribute("rows", std::int64_t{std::ssize(deck_rows_)});
     info.set_attribute("created", created);
+    if (!other_builds.empty()) info.set_attribute("other_builds", other_builds);
   }
 
   void write_outcomes() {
@@ -277,14 +279,17 @@ ExperimentFile::~ExperimentFile() {
 
 // --- an earlier start ------------------------------------------------------------------------------------------------
 
-std::string ExperimentFile::measured_elsewhere() const {
-  const io::h5::Group info = io::h5::File::open(path_).group("info");
-  const io::Origin now = jobs::origin_of(context_);
-  const std::string build = info.text("build");
+std::vector<std::string> ExperimentFile::read_other_builds() const {
+  const io::h5::File file = io::h5::File::open(path_);
+  const io::h5::Group info = file.group("info");
   using Texts = std::vector<std::string>;
-  const Texts gpus = info.has_attribute("gpu_models") ? info.texts("gpu_models") : Texts{"GPUs that it does not name"};
-  if (build == now.build && gpus == now.launch.gpu_models) return "";
-  return gpus.empty() ? build : fmt::format("{} on {}", build, fmt::join(gpus, ", "));
+  Texts others = info.has_attribute("other_builds") ? info.texts("other_builds") : Texts{};
+  const std::string build = info.has_attribute("build") ? info.text("build") : "an older version";
+  const Texts gpus = info.has_attribute("gpu_models") ? info.texts("gpu_models") : Texts{};
+  const io::Origin now = jobs::origin_of(context_);
+  if (build != now.build || gpus != now.launch.gpu_models)
+    others.push_back(gpus.empty() ? build : fmt::format("{} on {}", build, fmt::join(gpus, ", ")));
+  return others;
 }
 
 std::vector<EarlierRow> ExperimentFile::read_rows() const {
@@ -398,8 +403,9 @@ void ExperimentFile::flush() {
   if (std::none_of(measured_.begin(), measured_.end(), is_measured)) return;
   const double start_s = events::now_s();
   has_unwritten_ = false;  // a failure is reported once
-  jobs::replace_file(path_,
-                     [&](io::h5::File& file) { Contents(context_, measured_, file).write(created_, baselines_); });
+  jobs::replace_file(path_, [&](io::h5::File& file) {
+    Contents(context_, measured_, file).write(created_, baselines_, other_builds_);
+  });
   last_flush_s_ = events::now_s();
   last_flush_took_s_ = last_flush_s_ - start_s;
 }

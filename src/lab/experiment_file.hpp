@@ -51,11 +51,14 @@ class ExperimentFile {
   /// Reads the rows of an earlier start. Refuses (exit 6) a file of another kind or version; version 1 has one round.
   std::vector<EarlierRow> read_rows() const;
 
-  /// What measured the rows of an earlier start, if not this build on GPUs like these; else "".
-  std::string measured_elsewhere() const;
+  /// The builds, with their GPUs, that measured rows of earlier starts, if not this one on GPUs like these. Kept rows
+  /// carry them along, as the attribute other_builds.
+  std::vector<std::string> read_other_builds() const;
 
   /// Takes over the measurements of an earlier start. Entries that the last one lacks are read from the row's file.
   void keep(std::size_t row, Rounds rounds);
+  void keep_other_builds(std::vector<std::string> builds) { other_builds_ = std::move(builds); }
+  const std::vector<std::string>& other_builds() const { return other_builds_; }
 
   /// Adds a measurement, or replaces that of the same round, counted from 1. Its results are read from the row's file.
   void add(std::size_t row, std::int64_t round, Outcome outcome);
@@ -77,6 +80,7 @@ class ExperimentFile {
   const std::string path_, created_;
   const std::vector<std::size_t> baselines_;  // by row; none without experiment.baseline
   std::vector<Rounds> measured_;              // by row
+  std::vector<std::string> other_builds_;
   bool has_unwritten_ = false;
   double last_flush_s_ = 0, last_flush_took_s_ = 0;  // events::now_s of its end; seconds
 };

@@ -109,15 +109,17 @@ class Rows(RunTest):
         with h5py.File(self.folder / "alone/run.h5", "r") as file:
             np.testing.assert_array_equal(file["steps/loss"][...], found["record/steps/loss"][0])
 
-    def test_rows_of_another_build_are_not_mixed_with_todays(self):
+    def test_rows_of_another_build_are_kept_and_told(self):
         only = 'experiment.only=["small_fp32"]'
         self.run_deck(self.rows, only)
         with h5py.File(self.directory / "experiment.h5", "r+") as file:
+            self.assertNotIn("other_builds", file["info"].attrs)
             file["info"].attrs["build"] = "tessera 0.0.1"
-        self.run_deck(self.rows, only, "--resume", "auto", code=FILES, says=["rows of another build or of other GPUs (tessera 0.0.1)", "job.overwrite=true"])
-        again = self.run_deck(self.rows, only, "--resume", "auto", "job.overwrite=true")
-        self.assertNotIn("has run", again.out)
-        self.assertEqual(list(contents(self.directory)["exit_code"]), [FINISHED])
+        for _ in range(2):  # the second start's file is today's, but its row is not
+            result = self.run_deck(self.rows, only, "--resume", "auto")
+            self.assertIn("note: rows that have run are of other builds or GPUs: tessera 0.0.1\n", result.out)
+            with h5py.File(self.directory / "experiment.h5", "r") as file:
+                self.assertEqual(list(file["info"].attrs["other_builds"]), ["tessera 0.0.1"])
 
     def test_on_two_ranks(self):
         self.run_deck(self.rows, "experiment.quick=true", ranks=2)
