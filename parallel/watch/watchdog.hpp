@@ -9,10 +9,10 @@
 /// exception's message and exit code, if known.
 ///
 /// The first few watches (in which libraries load and kernels are chosen) have twice the limit; none is ended before
-/// twice the longest silence that a successful watch survived, or that was announced. A watch on file operations may request patience, a
-/// multiple of the limit, without affecting other watches. Patience ends when a rank of this host has given no sign of
-/// life for as long as a watch without patience may last. Time in which the whole process is stopped (SIGSTOP, scontrol
-/// suspend) does not count.
+/// twice the longest silence that a successful watch survived, or that was announced. A watch on file operations may
+/// request patience, a multiple of the limit, without affecting other watches. Patience ends when a rank of this host
+/// has given no sign of life for as long as a watch without patience may last. Time in which the whole process is
+/// stopped (SIGSTOP, scontrol suspend) does not count.
 ///
 /// Limits  a process that waits outside a Watch is not watched: generation, jobs in which only rank 0 works.
 #pragma once
