@@ -27,6 +27,12 @@ def program_of(preset):
     return path
 
 
+def replace_text(path, text):
+    """Writes a file whole or not at all: a signal may come at any time, and the disk may be full."""
+    path.with_suffix(".tmp").write_text(text)
+    path.with_suffix(".tmp").replace(path)
+
+
 def deck_name(deck):
     """What the program calls the run of a deck: NAME of NAME.toml, and of NAME/deck.toml."""
     deck = Path(deck).absolute()

@@ -148,7 +148,7 @@ def rows_of(file, folder=Path(), ranks=1):
 
 def lacks_of(file, rows, launch):
     """In words, what an open experiment.h5 has not measured yet of its deck's rows, and of their rounds."""
-    absent = int(info_of(file)["rows"]) - len(rows)
+    absent = int(info_of(file).get("rows", len(rows))) - len(rows)
     seconds = file["seconds"][...]
     cut = [row.name for row, each in zip(rows, seconds) if row.has_run and not np.isfinite(each).all()]
     return ([f"{absent} of {absent + len(rows)} rows in {launch}"] if absent else []) + ([f"rounds of {', '.join(cut)}"] if cut else [])

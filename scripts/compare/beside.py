@@ -23,7 +23,7 @@ from compare.sides import ON_ONE_GPU, Failed, Torch
 from compare.steps import compiled_side_by_side
 from experiments.parts import size_of
 from experiments.table import spread
-from launching import Refusal, stops_at_signals
+from launching import Refusal, replace_text, stops_at_signals
 
 FILE = "torch.json"
 PASSES = ("forward", "backward", "both")
@@ -151,10 +151,8 @@ def measure(results, chapter, python):
                       f"{python.device}: delete it to measure again")
     peers, modes = getattr(chapter, "PEERS", {}), getattr(chapter, "MODES", ())
 
-    def keep():  # whole: a signal may come at any time
-        path = results.output / FILE
-        path.with_suffix(".tmp").write_text(json.dumps(kept, indent=1) + "\n")
-        path.with_suffix(".tmp").replace(path)
+    def keep():
+        replace_text(results.output / FILE, json.dumps(kept, indent=1) + "\n")
 
     formats = python.existing(dict.fromkeys(theirs for every in FORMATS.values() for theirs in every))
     backends = {dtype: python.existing(names) for dtype, names in peers.items() if dtype in formats}

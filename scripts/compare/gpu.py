@@ -231,10 +231,12 @@ def error(ours, torch, report, quick):
                     ours.run(verify_deck(folder), f"job.input={inputs}", f"job.output={path}", f"attention.kernel={engine}")
                     files[engine] = path
                 except Failed as reason:
-                    print(f"  {engine} D={c['D']}: {reason}")
-                    if NO_SUCH_KERNEL not in str(reason):
+                    what = f"  {engine} D={c['D']}"
+                    if NO_SUCH_KERNEL in str(reason):
+                        print(f"{what}: {reason}")
+                    else:
                         ratios.append(math.nan)  # it should have run
-                        report.code = report.code or reason.code or 0
+                        report.failed(what, reason)
             if not files:
                 ratios.append(math.nan)
             answer = torch.ask(do="error", case=c, backends=["FLASH"], ours=files)

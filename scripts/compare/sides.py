@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import places  # scripts/, where compare_torch is
-from launching import Refusal
+from launching import Refusal, replace_text
 
 ROOT = Path(__file__).resolve().parents[2]
 GPUS = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]  # as the caller chose; empty: all
@@ -190,9 +190,7 @@ class Report:
     def keep(self, section, value):
         self.data[section] = value
         text = json.dumps(without_nan({"info": self.info, "data": self.data, "promises": self.promises}), indent=1, allow_nan=False)
-        path = self.folder / self.file
-        path.with_suffix(".tmp").write_text(text)  # whole: a signal may come at any time, and the disk may be full
-        path.with_suffix(".tmp").replace(path)
+        replace_text(self.folder / self.file, text)
 
     def table(self):
         show = lambda x: "-" if x is None else f"{abs(x):,.0f}" if abs(x) >= 1000 else f"{abs(x):.3g}"

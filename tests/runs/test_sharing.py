@@ -11,8 +11,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from harness import (FINISHED, HANG, LOSS_BOUND, NUMBERS, SHARED_GPUS, STEADY, STOPPED, TINY, USAGE, WEIGHT_BOUND, RunTest, Shimmed,
-                     column, index_of, latest_step, tensors, tensors_of, wait_for_end)
+from harness import (FINISHED, HANG, LOSS_BOUND, NUMBERS, PATIENCE, SHARED_GPUS, STEADY, STOPPED, TINY, USAGE, WEIGHT_BOUND, RunTest,
+                     Shimmed, column, index_of, latest_step, tensors, tensors_of, wait_for_end)
 
 ORDERS = {
     "per parameter": ("parallel.gradient_sync=per_parameter",),
@@ -355,7 +355,7 @@ class Ends(SharedSteps):
             with self.subTest(stage=name):
                 directory, job, ranks = self.endless(name, *keys)
                 os.kill(ranks[-1], signal.SIGTERM)
-                result = job.wait()
+                result = job.wait(60 * PATIENCE)
                 self.assertEqual(result.code, STOPPED, str(result))
                 steps = latest_step(directory)
                 self.assertEqual(column(directory, "step")[-1], steps)
@@ -369,7 +369,7 @@ class Ends(SharedSteps):
                 self.wait_until(lambda: "6 steps in" in job.printed(), "the end of training", job)
                 time.sleep(0.1)
                 os.kill(job.ranks()[-1], signal.SIGTERM)
-                result = job.wait()
+                result = job.wait(60 * PATIENCE)
                 self.assertEqual(result.code, FINISHED, str(result))
                 self.assertRegex(result.out, r"--- \d+ tokens? generated from the trained model, then .*the run is finished")
 
@@ -385,7 +385,7 @@ class Ends(SharedSteps):
                     self.wait_until(lambda: re.search(r"^ +1 ", job.printed(), re.M), "step 1", job)
                     time.sleep(0.2)
                     os.kill(job.ranks()[-1], signal.SIGUSR1)
-                    result = job.wait()
+                    result = job.wait(60 * PATIENCE)
                     if result.code != STOPPED:  # the signal came before the last step
                         break
                 self.assertEqual(result.code, FINISHED, str(result))
@@ -397,7 +397,7 @@ class Ends(SharedSteps):
             with self.subTest(stage=name):
                 _, job, ranks = self.endless(name, *keys)
                 os.kill(ranks[1], signal.SIGKILL)
-                result = job.wait()
+                result = job.wait(60 * PATIENCE)
                 self.assertNotIn(result.code, (FINISHED, STOPPED, "none: it hung"), str(result))
                 self.assertTrue(wait_for_end(ranks), "a rank lives on")
 
@@ -406,7 +406,7 @@ class Ends(SharedSteps):
             with self.subTest(way=name):
                 _, job, ranks = self.endless(name, *keys, "parallel.timeout_s=2")
                 os.kill(ranks[1], signal.SIGSTOP)
-                result = job.wait()
+                result = job.wait(60 * PATIENCE)
                 self.assertEqual(result.code, HANG, str(result))
                 self.assertRegex(result.err, r"tessera: rank \d: no progress for [\d.]+ s.*, under way: ")
                 self.assertIn("--resume auto", result.err)
