@@ -98,16 +98,17 @@ def draw_models(axes, results, rows):
 def draw(results):
     rows = [row for row, _ in model(results)]
     formats = list(dict.fromkeys(row[FORMAT] for row in rows))
-    figure, panels = plt.subplots(2, max(2, len(formats)), figsize=(13, 8.4), constrained_layout=True)
-    for axes, name, title in ((panels[0][0], "forward", "Attention, forward, ms"), (panels[0][1], "both", "Attention, forward and backward, ms")):
+    figure = plt.figure(figsize=(13, 8.4), constrained_layout=True)
+    above, below = figure.subfigures(2, 1)  # each with columns of its own
+    panels = above.subplots(1, 2)
+    for axes, name, title in zip(panels, ("forward", "both"), ("Attention, forward, ms", "Attention, forward and backward, ms")):
         draw_attention(axes, results, name)
         axes.set_title(title)
-    legend_beside(panels[0][1])
-    for axes, compute in zip(panels[1], formats):
+    legend_beside(panels[-1])
+    panels = below.subplots(1, len(formats), squeeze=False)[0]
+    for axes, compute in zip(panels, formats):
         draw_models(axes, results, [row for row in rows if row[FORMAT] == compute])
         axes.set_title("Model")
         plotting.aside(axes, compute)
-    legend_beside(panels[1][len(formats) - 1])
-    for axes in (*panels[0][2:], *panels[1][len(formats):]):
-        axes.set_visible(False)
+    legend_beside(panels[-1])
     return figure
