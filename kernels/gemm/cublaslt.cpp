@@ -11,6 +11,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "kernels/cuda/event.hpp"
 #include "kernels/gemm/tool_kernel.hpp"
@@ -384,7 +385,7 @@ void multiply(const Exec& exec, const Kind& kind, const Operands& operands) {
 }
 template void multiply(const Kokkos::Cuda& exec, const Kind& kind, const Operands& operands);
 
-void set_selection(GemmSelection wanted) { selection = wanted; }
+GemmSelection set_selection(GemmSelection wanted) { return std::exchange(selection, wanted); }
 
 std::vector<std::string> algorithms() {
   if (!open_library || open_library->plans.empty()) return {};
@@ -430,8 +431,8 @@ void set_algorithms(const std::vector<std::string>& lines) {
     cublasLtMatmulHeuristicResult_t result;
     const cublasStatus_t status = cublasLtMatmulAlgoCheck(library().handle, &plan.operation, &plan.first, &plan.second,
                                                           &plan.result, &plan.result, &plan.algorithm.words, &result);
-    const std::size_t available = algorithm.has_workspace ? workspace_bytes(kind) : 0;
-    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > available) {
+    // Of one that was proposed without a workspace the check still counts a counter, which it then does without.
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes(kind)) {
       throw std::runtime_error("gemm: this library and GPU cannot run the algorithm '" + lines[i] +
                                "': " + cublasLtGetStatusString(status));
     }

@@ -74,7 +74,7 @@ inline int common_alignment(const Operands& x) {
 template <class Exec>
 void multiply(const Exec& exec, const Kind& kind, const Operands& operands);
 
-void set_selection(GemmSelection selection);
+GemmSelection set_selection(GemmSelection selection);  // returns the one before
 std::vector<std::string> algorithms();
 void set_algorithms(const std::vector<std::string>& lines);
 std::string versions();  // "cuBLASLt 13.1.0"

@@ -156,8 +156,12 @@ void warm_up_gemm() {
   exec.fence();
 }
 
-void set_gemm_selection([[maybe_unused]] GemmSelection selection) {
-  if constexpr (cublaslt::kServes<Device>) cublaslt::set_selection(selection);
+GemmSelection set_gemm_selection([[maybe_unused]] GemmSelection selection) {
+  if constexpr (cublaslt::kServes<Device>) {
+    return cublaslt::set_selection(selection);
+  } else {
+    return GemmSelection::heuristic;
+  }
 }
 
 std::vector<std::string> gemm_algorithms() {

@@ -56,7 +56,8 @@ int blas_threads();
 /// of blas_threads() and, where that fails, tries again for ever: check first that there is room.
 void warm_up_gemm();
 
-void set_gemm_selection(GemmSelection selection);
+/// Returns the one before.
+GemmSelection set_gemm_selection(GemmSelection selection);
 
 /// The algorithms in use, one line each, after a line that names library and GPU. Empty if none was chosen. To repeat a
 /// timed selection bit for bit, store these lines and pass them to set_gemm_algorithms.

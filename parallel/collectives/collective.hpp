@@ -116,8 +116,11 @@ class Transfer {
 /// How GPUs exchange data; automatic: by copy engines if the ranks can access each other's memory, else by NCCL's ring.
 enum class TransferMethod { automatic, ring, copy_engine };
 
-/// Size of each GPU's receive buffer for transfers by copy engines (parallel/collectives/copy_engine.hpp) [bytes].
-inline constexpr std::int64_t kReceiveBytes = std::int64_t{96} << 20;
+/// Size of each GPU's receive buffer for transfers by copy engines (parallel/collectives/copy_engine.hpp) [bytes]:
+/// 64 MiB for reduce-scatters, and for each of two all-reduces 16 MiB per other rank, at most 48 MiB.
+constexpr std::int64_t receive_bytes(int ranks) {
+  return (std::int64_t{64} + 2 * (ranks < 4 ? 16 * (ranks - 1) : 48)) << 20;
+}
 
 /// The most ranks that copy engines serve.
 inline constexpr int kMaxCopyEngineRanks = 16;

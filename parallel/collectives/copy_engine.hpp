@@ -70,7 +70,7 @@ class CopyEngines {
   CopyEngines& operator=(const CopyEngines&) = delete;
 
   const std::string& fault() const { return fault_; }
-  std::int64_t device_bytes() const { return memory_ == nullptr ? 0 : kReceiveBytes; }
+  std::int64_t device_bytes() const { return memory_ == nullptr ? 0 : receive_bytes(ranks_); }
 
   /// Maps every rank's `span` in device memory: the array to sum in place, or an all-gather's whole. This rank's `part`
   /// is an all-gather's input or a reduce-scatter's output, outside the span or at its own place there (also if null).

@@ -69,7 +69,7 @@ CollectivesBytes collectives_bytes(const config::Parallel& choice, int ranks, co
   if (has_ring) return {.receive = 0, .nccl = (has_groups ? 3 : 1) * kNcclBytes};
   // With copy engines NCCL only broadcasts the initial weights, if every rank keeps all (Trainer::initialize).
   const bool broadcasts = shards_of(choice, ranks) == 1 && choice.offload == config::Offload::none;
-  return {.receive = parallel::kReceiveBytes, .nccl = broadcasts ? kNcclBytes : 0};
+  return {.receive = parallel::receive_bytes(ranks), .nccl = broadcasts ? kNcclBytes : 0};
 }
 
 Plan plan_training(const config::Settings& settings, Dtype dtype, int ranks, const Machine& machine) {

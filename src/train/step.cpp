@@ -12,6 +12,16 @@ namespace {
 
 using Exec = kernels::Device;
 
+/// While it exists, products use the library's own order of preference.
+struct Untimed {
+  Untimed() = default;
+  ~Untimed() { kernels::set_gemm_selection(before); }
+  Untimed(const Untimed&) = delete;
+  Untimed& operator=(const Untimed&) = delete;
+
+  const kernels::GemmSelection before = kernels::set_gemm_selection(kernels::GemmSelection::heuristic);
+};
+
 /// Where the model finds the weights of each unit and writes its gradients.
 template <class Scalar, class Grad>
 model::UnitPlaces<Scalar, Grad> places_of(const Basis& basis, const memory::Arena& arena) {
@@ -107,8 +117,10 @@ class StepOf final : public Step {
     transformer_.head(exec_, loss, grad_scale_, false, hooks);
   }
 
+  /// Its GEMMs differ in shape from training's and are too few to time; the plan reserves no memory for timing them.
   std::vector<int> generate(const std::vector<int>& prompt, const model::GenerateOptions& options,
                             model::Hooks& hooks) override {
+    const Untimed products;
     return model::generate<Scalar>(exec_, plan_.shape, plan_.table, {.weights = places_.weights, .grads = {}},
                                    {.attention = plan_.options.attention,
                                     .math = plan_.options.math,

@@ -114,7 +114,7 @@ class BrokenDevice(Shimmed, RunTest):
     def test_is_named_before_anything_is_written(self):
         for broken in (0, 1):
             with self.subTest(broken=broken):
-                result = self.run_deck(TINY, f"job.directory={self.folder / 'run'}", SHARED_GPUS, "parallel.allow_shared_device=true", ranks=2,
+                result = self.run_deck(TINY, f"job.directory={self.folder / 'run'}", *SHARED_GPUS, ranks=2,
                                        code=ENVIRONMENT, says=[f"rank {broken}'s, computes wrongly: gemm of bf16: ", os.uname().nodename,
                                                                "sums are wrong, the first at [0,3]: "], **self.preload(BROKEN=broken))
                 self.assertEqual(result.err.count("computes wrongly"), 1, str(result))
@@ -261,7 +261,7 @@ class FlightRecorder(RunTest):
 
     def test_the_rank_that_sleeps_while_a_checkpoint_is_written_is_named_as_soon(self):
         """Ranks wait ten times as long for files, but not for a rank of their host that is stopped."""
-        job, ranks = self.start_three("none", "checkpoint.every=1", "checkpoint.keep=1")
+        job, ranks = self.start_three("none", "checkpoint.every=1", "checkpoint.keep=1", "checkpoint.background=off")
         folder = self.folder / "none/checkpoints"
         half_written = lambda: any(folder.glob(".tmp_step*"))
 

@@ -222,7 +222,7 @@ class Checkpoints(SharedSteps):
         for shard in ("none", "parameters"):
             keys = (*SHORT, *STEADY, *STAGES[shard], "train.batch_size=8")
             whole = self.train(f"{shard} whole", *keys, "train.steps=8", "checkpoint.every=6", ranks=4)
-            for ranks, more in ((2, ()), (8, (SHARED_GPUS,))):
+            for ranks, more in ((2, ()), (8, SHARED_GPUS)):
                 with self.subTest(shard=shard, ranks=ranks):
                     onward = self.folder / f"{shard} {ranks}"
                     self.run_deck(TINY, f"job.directory={onward}", *keys, *more, "train.steps=8", "--resume",
@@ -239,7 +239,7 @@ class Checkpoints(SharedSteps):
     def test_five_ranks_go_on_as_seven(self):
         """Neither divides batch, windows or tensors, and of the embedding the last ranks own nothing. They may share GPUs."""
         keys = (*SHORT, *STEADY, "train.steps=8", "checkpoint.every=4", "model.vocab_size=8")
-        shared = (*keys, *STAGES["parameters"], "parallel.allow_uneven=true", SHARED_GPUS)
+        shared = (*keys, *STAGES["parameters"], "parallel.allow_uneven=true", *SHARED_GPUS)
         one = self.train("one", *keys)
         five = self.train("five", *shared, ranks=5)
         seven = self.folder / "seven"

@@ -115,7 +115,7 @@ TEST_F(CopyEngine, adds_in_the_order_of_the_ranks_and_rounds_once) {
 }
 
 TEST_F(CopyEngine, sums_spans_larger_than_its_receive_buffer) {
-  const std::size_t n = static_cast<std::size_t>(kReceiveBytes) / sizeof(double) * 2 + 3;
+  const std::size_t n = static_cast<std::size_t>(receive_bytes(world.size())) / sizeof(double) * 2 + 3;
   std::vector<double> values(n), expected(n);
   const int ranks = world.size();
   for (std::size_t i = 0; i < n; ++i) {  // whole numbers: exact
@@ -141,7 +141,7 @@ TEST_F(CopyEngine, sums_spans_larger_than_its_receive_buffer) {
 /// Under compute-sanitizer it fails: there kernels run one after the other.
 TEST_F(CopyEngine, of_two_all_reduces_beside_work_one_goes_on_while_the_other_is_held_up) {
   if (world.size() == 1) GTEST_SKIP() << "a single rank has nothing to sum";
-  constexpr std::size_t n = 9'000'001;  // in several pieces
+  constexpr std::size_t n = 25'000'001;  // in several pieces
   const auto own = static_cast<float>(world.rank() + 1);
   const auto total = static_cast<float>(world.size() * (world.size() + 1) / 2);
   const Buffer<float> held_up(std::vector<float>(n, own)), beside(std::vector<float>(n, own));
@@ -221,7 +221,7 @@ TEST_F(CopyEngine, scatters_sums_in_the_order_of_the_ranks_that_are_rounded_once
 }
 
 TEST_F(CopyEngine, scatters_sums_of_spans_larger_than_its_receive_buffer) {
-  const std::size_t part = static_cast<std::size_t>(kReceiveBytes) / sizeof(double) * 5 / 6 + 3;
+  const std::size_t part = static_cast<std::size_t>(receive_bytes(world.size())) / sizeof(double) * 5 / 6 + 3;
   const int ranks = world.size();
   std::vector<double> values(part * ranks), expected(part);
   for (std::size_t i = 0; i < values.size(); ++i) {  // whole numbers: exact

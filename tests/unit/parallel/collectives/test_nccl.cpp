@@ -245,7 +245,7 @@ TEST_P(Nccl, a_broadcast_starts_behind_the_work_and_what_follows_a_join_sees_it)
 }
 
 TEST_P(Nccl, says_what_it_holds_of_the_device_from_the_beginning) {
-  EXPECT_EQ(nccl().device_bytes(), is_ring() || world.size() == 1 ? 0 : kReceiveBytes);
+  EXPECT_EQ(nccl().device_bytes(), is_ring() || world.size() == 1 ? 0 : receive_bytes(world.size()));
 }
 
 TEST_P(Nccl, refuses_what_it_cannot_sum) {
