@@ -160,7 +160,7 @@ TEST_F(GoldenTraining, sixteen_bit_losses_agree_to_their_precision) {
   // The residual stream is rounded at each of its 2L + 1 sums and once more before the head, half an epsilon each, all
   // one way at worst: (L + 1) epsilon, 3 here. One more for the weights, which 20 steps of rounded gradients moved.
   // A weight may move 0.2 in 20 steps, about a third of the largest, and a small gradient's relative error decides how
-  // far: 16 epsilon of the largest weight; in fp16 that is less than a step, of which one may be turned: twice the rate.
+  // far: 16 epsilon of the largest. In fp16 that is less than a step, of which one may be turned: twice the rate.
   const double loss_epsilons = static_cast<double>(golden.shape.L) + 2;
   check(settings(), Dtype::bf16, loss_epsilons * kEpsilon<bfloat16>, 16 * kEpsilon<bfloat16>);
   config::Settings deck = settings();
