@@ -432,7 +432,8 @@ void set_algorithms(const std::vector<std::string>& lines) {
     const cublasStatus_t status = cublasLtMatmulAlgoCheck(library().handle, &plan.operation, &plan.first, &plan.second,
                                                           &plan.result, &plan.result, &plan.algorithm.words, &result);
     // Of one that was proposed without a workspace the check still counts a counter, which it then does without.
-    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes(kind)) {
+    const std::size_t available = std::max(workspace_bytes(kind), kCounterBytes);
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > available) {
       throw std::runtime_error("gemm: this library and GPU cannot run the algorithm '" + lines[i] +
                                "': " + cublasLtGetStatusString(status));
     }

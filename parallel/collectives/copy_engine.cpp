@@ -33,7 +33,6 @@ constexpr std::uintptr_t kPage = 4096;    // of the receive buffer [bytes]
 // wait for SMs, and each piece takes two barriers: fewer are better. In a step of four H200s (large, 4 x 512 each)
 // pieces of 5, 8 and 16 MiB took 35.7, 32.9 and 32.8 ms.
 constexpr std::int64_t kOfReduceScatters = std::int64_t{64} << 20;
-constexpr std::int64_t kLargestPiece = std::int64_t{16} << 20;  // of an all-reduce: of each rank's part
 
 /// An array's address for another process: its allocation and the offset in it.
 struct Address {
@@ -195,9 +194,8 @@ void CopyEngineMove::sum(const Device& exec) const {
   const CopyEngines& e = engines_;
   const cudaStream_t stream = exec.cuda_stream();
   const bool gathers = operation_ == Operation::all_reduce;
-  std::int64_t most =
+  const std::int64_t most =
       (e.slot_bytes(channel_) - kAlignment) / Squares::kBytes * Squares::kBytes;  // of each part in a piece
-  if (gathers) most = std::min(most, kLargestPiece);
   for (std::int64_t done = 0; done < part_bytes_; done += most) {
     const std::int64_t end = std::min(done + most, part_bytes_);
     const auto begin_of = [&](int rank) { return std::min(rank * part_bytes_ + done, span_.bytes()); };

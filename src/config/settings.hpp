@@ -149,7 +149,7 @@ struct Parallel {
   Collectives collectives = Collectives::automatic;
   Transfers transfers = Transfers::automatic;
   GradientSync gradient_sync = GradientSync::bucket;
-  double bucket_mbyte = 50;
+  double bucket_mbyte = 25;
   Shard shard = Shard::none;
   Offload offload = Offload::none;
   std::int64_t offload_slots = 3;  // for chunks of offloaded state on the device

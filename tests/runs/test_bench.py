@@ -8,7 +8,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import ENVIRONMENT, FILES, TINY, USAGE, BenchTest, gpus
+from harness import ENVIRONMENT, FILES, TINY, USAGE, BenchTest, configuration, gpus
 
 ATTENTION = """
 [job]
@@ -104,7 +104,8 @@ class Bench(BenchTest):
         self.assertEqual(len(taken), 4)
         if gpus() is None:
             self.assertTrue(np.isnan(taken).all(), taken)
-            self.assertLess(together - alone, arena / 2)
+            if "-fsanitize" not in configuration():  # a sanitizer keeps freed memory for a while
+                self.assertLess(together - alone, arena / 2)
         else:
             np.testing.assert_allclose(taken, arena, rtol=0, atol=2)  # the driver counts in pieces of 2 MiB
 

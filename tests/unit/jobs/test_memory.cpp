@@ -116,7 +116,7 @@ TEST(WhatWouldFit, takes_back_what_a_deck_must_not_say_beside_it) {
   EXPECT_EQ(advice(deck, 2, kHost, fits), "\nwhat would fit: parallel.gradient_sync=bucket parallel.shard=gradients");
   deck = deck_of(2);
   deck.parallel.bucket_mbyte = 5;
-  EXPECT_EQ(advice(deck, 2, kHost, fits), "\nwhat would fit: parallel.bucket_mbyte=50.0 parallel.shard=gradients");
+  EXPECT_EQ(advice(deck, 2, kHost, fits), "\nwhat would fit: parallel.bucket_mbyte=25.0 parallel.shard=gradients");
 }
 
 TEST(WhatWouldFit, shares_over_all_ranks_and_recomputes_all_in_the_end) {

@@ -654,7 +654,7 @@ TEST(PlanDevice, a_gpu_counts_the_buffers_of_its_collectives) {
     return plan.layout.total_bytes() - plan.layout.arena_bytes();
   };
   EXPECT_EQ(outside(1), 0);
-  EXPECT_EQ(outside(4), std::int64_t{490 + 96} << 20);
+  EXPECT_EQ(outside(4), std::int64_t{490 + 160} << 20);
   machine.reaches_peers = false;  // no copy engine reaches another host
   EXPECT_EQ(outside(4), std::int64_t{490} << 20);
 }
@@ -690,10 +690,10 @@ TEST(PlanDevice, a_gpu_counts_the_communicators_of_its_groups_and_no_receive_buf
     const Plan plan = plan_training(deck, Dtype::bf16, 4, kH200);
     return plan.layout.total_bytes() - plan.layout.arena_bytes();
   };
-  EXPECT_EQ(outside(0), std::int64_t{96} << 20);
-  EXPECT_EQ(outside(1), std::int64_t{490 + 96} << 20);
+  EXPECT_EQ(outside(0), std::int64_t{160} << 20);
+  EXPECT_EQ(outside(1), std::int64_t{490 + 160} << 20);
   EXPECT_EQ(outside(2), std::int64_t{3 * 490} << 20);
-  EXPECT_EQ(outside(4), std::int64_t{96} << 20);
+  EXPECT_EQ(outside(4), std::int64_t{160} << 20);
 }
 
 /// Whatever the size of the model, as test_collective.cpp measures it.

@@ -26,7 +26,7 @@ struct Way {
   std::string name;
   std::int64_t batch, micro = 0, checkpoint = 0;
   AttentionKernel attention = AttentionKernel::flash2;
-  double bucket_mbyte = 50;
+  double bucket_mbyte = 25;
 };
 
 const Way kWays[] = {
