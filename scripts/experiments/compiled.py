@@ -105,10 +105,11 @@ def draw(results):
         draw_attention(axes, results, name)
         axes.set_title(title)
     legend_beside(panels[-1])
-    panels = below.subplots(1, len(formats), squeeze=False)[0]
+    panels = below.subplots(1, len(formats), squeeze=False)[0] if formats else []
     for axes, compute in zip(panels, formats):
         draw_models(axes, results, [row for row in rows if row[FORMAT] == compute])
         axes.set_title("Model")
         plotting.aside(axes, compute)
-    legend_beside(panels[-1])
+    for axes in panels[-1:]:
+        legend_beside(axes)
     return figure
