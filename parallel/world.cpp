@@ -108,6 +108,10 @@ World::Watch::~Watch() {
   if (world_.in_use_) world_.in_use_->abandon();
 }
 
+void World::made_progress() {
+  if (watchdog_) watchdog_->made_progress();
+}
+
 void World::expect_silence(double silence_s) {
   if (watchdog_) watchdog_->expect_silence(silence_s);
 }

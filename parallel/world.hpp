@@ -72,7 +72,9 @@ class World {
   /// Enables watches: from here on, a rank that waits for longer than `limit_s` ends with `exit_code`. 0: disabled. A
   /// single rank is never watched.
   void start_watchdog(double limit_s, int exit_code);
-  /// Before work that reports nothing for as long as this [s] (watch/watchdog.hpp).
+  /// In long work that reports nothing to kernels/core/events.hpp, now and then (watch/watchdog.hpp).
+  void made_progress();
+  /// Before work that reports nothing for as long as this [s].
   void expect_silence(double silence_s);
 
   /// Call where a job catches a fatal exception, before its objects are destroyed: their destructors may wait for a

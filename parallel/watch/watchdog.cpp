@@ -62,6 +62,11 @@ Watchdog::Watch::~Watch() {
   watchdog_->progress_s_ = events::now_s();
 }
 
+void Watchdog::made_progress() {
+  const std::lock_guard lock(mutex_);
+  progress();
+}
+
 void Watchdog::expect_silence(double silence_s) {
   const std::lock_guard lock(mutex_);
   longest_s_ = std::max(longest_s_, silence_s);

@@ -1,12 +1,12 @@
 /// Ends a rank that hangs: one whose step makes no progress because another rank, or a GPU, is gone.
 ///
-/// A separate thread, which never calls MPI, monitors the main thread. While a Watch exists, every report of a region
-/// or of communication to kernels/core/events.hpp is progress. After `limit_s` without any, the thread writes to
-/// standard error the current operation, the rank of this host that is behind, and this rank's latest transfers
-/// (watch/flight_recorder.hpp) and reports; then it ends the process with the caller's exit code, which ends the
-/// launch. It does the same on a fault of the communication library, which it polls several times a second, and gives
-/// the other ranks signs of life. If a rank leaves by an exception and its destructors hang, it ends the rank with the
-/// exception's message and exit code, if known.
+/// A separate thread, which never calls MPI, monitors the main thread. While a Watch exists, made_progress() and every
+/// report of a region or of communication to kernels/core/events.hpp is progress. After `limit_s` without any, the
+/// thread writes to standard error the current operation, the rank of this host that is behind, and this rank's latest
+/// transfers (watch/flight_recorder.hpp) and reports; then it ends the process with the caller's exit code, which ends
+/// the launch. It does the same on a fault of the communication library, which it polls several times a second, and
+/// gives the other ranks signs of life. If a rank leaves by an exception and its destructors hang, it ends the rank
+/// with the exception's message and exit code, if known.
 ///
 /// The first few watches (in which libraries load and kernels are chosen) have twice the limit; none is ended before
 /// twice the longest silence that a successful watch survived, or that was announced. A watch on file operations may
@@ -65,6 +65,7 @@ class Watchdog final : public events::Listener {
     int exceptions_;
   };
 
+  void made_progress();
   /// Work as long as this [s] will make no reports: a step that is replayed as a graph.
   void expect_silence(double silence_s);
 

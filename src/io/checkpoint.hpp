@@ -114,6 +114,9 @@ class CheckpointReader {
   void require_unchanged() const;
 
  private:
+  /// Opens the ranks' files until require_unchanged(): HDF5 silently reads zeros from one that another program locks.
+  void hold_sources() const;
+
   friend CheckpointReader open_checkpoint(const std::filesystem::path&, const Peers&, std::string_view);
   CheckpointReader(std::filesystem::path folder, h5::File index, CheckpointState state, std::vector<std::string> files,
                    std::vector<std::int64_t> bytes);
@@ -123,6 +126,7 @@ class CheckpointReader {
   CheckpointState state_;
   std::vector<std::string> files_;   // of the ranks: their names
   std::vector<std::int64_t> bytes_;  // of each
+  mutable std::vector<h5::File> sources_;
 };
 
 /// Collective. Verifies files (divided among the ranks), version and completeness, and that every rank's host has the

@@ -134,17 +134,21 @@ std::string entry_of(const fs::path& checkpoints, const fs::path& step_folder) {
   return (is_entry ? path : fs::canonical(step_folder)).filename().string();
 }
 
+void require_target_of_link(const fs::path& checkpoints) {
+  std::error_code error;
+  if (!is_link(checkpoints) || fs::exists(checkpoints, error)) return;
+  throw Failure(Exit::files, "{} is a link to {}, which is not there: make that folder, or delete the link",
+                checkpoints.string(), fs::read_symlink(checkpoints, error).string());
+}
+
 }  // namespace
 
 void require_own_checkpoints(const fs::path& run_directory) {
   const fs::path checkpoints = checkpoints_in(run_directory);
   require_file_as_latest(checkpoints);
+  require_target_of_link(checkpoints);
   if (!is_link(checkpoints)) return;
   std::error_code error;
-  if (!fs::exists(checkpoints, error)) {
-    throw Failure(Exit::files, "{} is a link to {}, which is not there: make that folder, or delete the link",
-                  checkpoints.string(), fs::read_symlink(checkpoints, error).string());
-  }
   const Writer own{run_id_in(run_directory), fs::weakly_canonical(run_directory, error).string()};
   for (const fs::path& step : written_in(checkpoints).steps) {
     if (!holds_files_of_checkpoint(step) || (!own.run_id.empty() && writer_of(step) == own)) continue;
@@ -227,6 +231,8 @@ std::optional<fs::path> rewind_to(const fs::path& run_directory, const fs::path&
 
 std::optional<fs::path> newest_checkpoint(const fs::path& run_directory) {
   const fs::path checkpoints = checkpoints_in(run_directory);
+  require_target_of_link(checkpoints);
+  entries_of(checkpoints, "looking for checkpoints");  // what cannot be listed is not empty
   const Latest latest = read_latest(checkpoints);
   const auto steps = steps_in(checkpoints);
   if (latest.name.empty()) return steps.empty() ? std::nullopt : std::optional(checkpoints / step_name(steps.back()));

@@ -107,14 +107,15 @@ Listed read_index(const h5::File& index, const fs::path& path, std::string_view 
   return listed;
 }
 
-void verify_rank_file(const fs::path& path, std::int64_t bytes, const std::string& expected, std::string_view option) {
+void verify_rank_file(const fs::path& path, std::int64_t bytes, const std::string& expected,
+                      const std::function<void()>& progress, std::string_view option) {
   std::error_code error;
   const auto found_bytes = fs::file_size(path, error);
   if (error) throw damaged(path, fmt::format("cannot be read: {}", error.message()), option);
   if (found_bytes != static_cast<std::uintmax_t>(bytes)) {
     throw damaged(path, fmt::format("damaged: it has {} bytes, the index says {}", found_bytes, bytes), option);
   }
-  const std::string found = checksum(path);
+  const std::string found = checksum(path, progress);
   if (found != expected)
     throw damaged(path, fmt::format("damaged: its checksum is {}, the index says {}", found, expected), option);
 }
@@ -135,12 +136,21 @@ std::vector<std::int64_t> CheckpointReader::shape(const std::string& group, cons
   return index_.dataset(group + "/" + label).shape();
 }
 
+void CheckpointReader::hold_sources() const {
+  if (!sources_.empty()) return;
+  std::vector<h5::File> sources;
+  for (const std::string& file : files_) sources.push_back(h5::File::open(folder_ / file));
+  sources_ = std::move(sources);
+}
+
 void CheckpointReader::read(const std::string& group, const std::string& label, std::span<float> out) const {
+  hold_sources();
   index_.dataset(group + "/" + label).read(out);
 }
 
 void CheckpointReader::read(const std::string& group, const std::string& label, std::int64_t first,
                             std::span<float> out) const {
+  hold_sources();
   const h5::Dataset tensor = index_.dataset(group + "/" + label);
   if (first < 0 || first > tensor.size() - static_cast<std::int64_t>(out.size())) {
     throw std::out_of_range(fmt::format("{}: shape [{}] has no {} elements from {} on", tensor.where(),
@@ -150,6 +160,7 @@ void CheckpointReader::read(const std::string& group, const std::string& label, 
 }
 
 void CheckpointReader::require_unchanged() const {
+  sources_.clear();
   for (std::size_t i = 0; i < files_.size(); ++i) {
     const fs::path path = folder_ / files_[i];
     std::error_code error;
@@ -174,7 +185,7 @@ CheckpointReader open_checkpoint(const fs::path& step_folder, const Peers& peers
     Listed listed = read_index(index, folder / "index.h5", option);
     for (std::size_t file = static_cast<std::size_t>(peers.rank); file < listed.names.size();
          file += static_cast<std::size_t>(peers.ranks)) {
-      verify_rank_file(folder / listed.names[file], listed.bytes[file], listed.checksums[file], option);
+      verify_rank_file(folder / listed.names[file], listed.bytes[file], listed.checksums[file], peers.progress, option);
     }
     opened.emplace(CheckpointReader(folder, std::move(index), std::move(listed.state), std::move(listed.names),
                                     std::move(listed.bytes)));

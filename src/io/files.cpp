@@ -57,7 +57,7 @@ std::string next_action(int error) {
              "(job.directory, job.output)";
     case EACCES:
     case EPERM:
-    case EROFS: return "Check its owner and permissions, or set job.directory to a folder that you can write to";
+    case EROFS: return "Check its owner and permissions; job.directory and job.output may be elsewhere";
     case ENOENT:
     case ENOTDIR:
     case ENAMETOOLONG:

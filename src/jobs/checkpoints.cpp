@@ -98,7 +98,8 @@ void require_outside(const fs::path& directory, const fs::path& checkpoint) {
 }  // namespace
 
 io::Peers peers_of(parallel::World& world) {
-  return {world.rank(), world.size(), [&world](const io::Peers::Work& work) { return world.all_gather(work); }};
+  return {world.rank(), world.size(), [&world](const io::Peers::Work& work) { return world.all_gather(work); },
+          [&world] { world.made_progress(); }};
 }
 
 bool continues_itself(const Context& context) {
@@ -213,6 +214,7 @@ void restore_checkpoint(const Beginning& beginning, const Context& context, trai
                       checkpoint.folder().string(), tensor.group, tensor.param->label);
       }
       checkpoint.read(tensor.group, tensor.param->label, tensor.first, tensor.data);
+      world.made_progress();
     });
     checkpoint.require_unchanged();
     train::StateScalars scalars = trainer.scalars();

@@ -104,9 +104,9 @@ void require_host_memory(const Layout& layout, int ranks_on_host, const std::str
   throw Failure(Exit::out_of_memory,
                 "this deck needs {} of memory on this host ({} x {}), but {} are available beside the {} per rank that "
                 "are left to MPI, BLAS and HDF5\n{}{}",
-                readable_bytes(rank_bytes * ranks_on_host), counted(ranks_on_host, "rank"), readable_bytes(rank_bytes),
-                readable_bytes(static_cast<double>(available) * ranks_on_host), readable_bytes(kLibraryBytes),
-                layout.table(), advice);
+                readable_bytes(static_cast<double>(rank_bytes) * ranks_on_host), counted(ranks_on_host, "rank"),
+                readable_bytes(rank_bytes), readable_bytes(static_cast<double>(available) * ranks_on_host),
+                readable_bytes(kLibraryBytes), layout.table(), advice);
 }
 
 void refuse_arena(const Layout& layout, Space space, const std::exception& refusal) {

@@ -172,6 +172,27 @@ class Links(RunTest):
         result = self.run_deck(TINY, f"job.directory={directory}", "job.overwrite=true", code=FILES, says=["gone", "make that folder"])
         self.assertNotIn("step", result.out)
 
+    def test_checkpoints_that_cannot_be_seen_are_not_none(self):
+        directory = self.train("run", "train.steps=4")
+        checkpoints = (directory / "checkpoints").rename(self.folder / "scratch")
+        before = (directory / "run.h5").read_bytes()
+        for name, place, says in (("a link", lambda path: path.symlink_to(self.folder / "gone"), ["gone", "make that folder"]),
+                                  ("a file", lambda path: path.write_text(""), ["looking for checkpoints"])):
+            with self.subTest(checkpoints=name):
+                place(directory / "checkpoints")
+                self.run_deck(TINY, f"job.directory={directory}", "--resume", "auto", code=FILES, says=says)
+                self.assertEqual((directory / "run.h5").read_bytes(), before)
+                (directory / "checkpoints").unlink()
+        (directory / "checkpoints").symlink_to(checkpoints)
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=5", "--resume", "auto", says="step_00000004")
+
+    def test_a_rank_file_that_another_program_locks_is_not_read_as_zeros(self):
+        checkpoint = self.train("run", "train.steps=4") / "checkpoints/step_00000004"
+        with open(checkpoint / "rank_00000.h5", "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # as a program does that opened it to write
+            self.run_deck(TINY, f"job.directory={self.folder / 'next'}", "train.steps=8", "--resume", checkpoint, code=FILES,
+                          says=["rank_00000.h5", "HDF5_USE_FILE_LOCKING"], env={"HDF5_USE_FILE_LOCKING": "TRUE"})
+
     def test_files_beside_those_of_a_checkpoint_stay(self):
         directory = self.train("run", "train.steps=4", "checkpoint.every=2", "checkpoint.keep=9")
         checkpoints = directory / "checkpoints"

@@ -297,6 +297,16 @@ TEST(Watchdog, lets_a_step_alone_that_reports) {
   }
 }
 
+TEST(Watchdog, has_patience_with_long_work_that_makes_progress) {
+  Watchdog watchdog(0, kLimit_s, kLost, {});
+  pass_the_first(watchdog);
+  const Watchdog::Watch watch(&watchdog, "a checkpoint", 2);
+  for (int i = 0; i < 5; ++i) {
+    sleep_s(kLimit_s);
+    watchdog.made_progress();
+  }
+}
+
 TEST(Watchdog, does_not_mind_waiting_outside_of_a_watch) {
   Watchdog watchdog(0, kLimit_s, kLost, {});
   pass_the_first(watchdog);
