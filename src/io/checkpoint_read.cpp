@@ -139,7 +139,7 @@ std::vector<std::int64_t> CheckpointReader::shape(const std::string& group, cons
 void CheckpointReader::hold_sources() const {
   if (!sources_.empty()) return;
   std::vector<h5::File> sources;
-  for (const std::string& file : files_) sources.push_back(h5::File::open(folder_ / file));
+  for (const std::string& file : files_) sources.push_back(h5::File::open_source(folder_ / file));
   sources_ = std::move(sources);
 }
 

@@ -396,15 +396,30 @@ File File::create(const std::filesystem::path& path) {
   return {std::move(file), path, true};
 }
 
-File File::open(const std::filesystem::path& path) {
-  const Lock lock;
+namespace {
+
+Handle open_to_read(const std::filesystem::path& path, H5F_close_degree_t degree) {
   start_library();
   require_regular_file(path);
   const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  H5Pset_fclose_degree(access.id(), H5F_CLOSE_STRONG);
+  H5Pset_fclose_degree(access.id(), degree);
   H5Pset_fapl_sec2(access.id());  // whatever the environment selects: read_selected needs its descriptor
-  Handle file(H5_CHECK(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), path.string(), "opening as HDF5"), H5Fclose);
-  return {std::move(file), path, false};
+  return {
+    H5_CHECK(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), path.string(), "opening as HDF5")
+    , H5Fclose
+  };
+}
+
+}  // namespace
+
+File File::open(const std::filesystem::path& path) {
+  const Lock lock;
+  return {open_to_read(path, H5F_CLOSE_STRONG), path, false};
+}
+
+File File::open_source(const std::filesystem::path& path) {
+  const Lock lock;
+  return {open_to_read(path, H5F_CLOSE_WEAK), path, false};
 }
 
 std::string File::format() const {

@@ -152,6 +152,8 @@ class File : public Group {
  public:
   static File create(const std::filesystem::path&);  // truncates
   static File open(const std::filesystem::path&);    // read only
+  /// Read only, while virtual datasets of another file read it: HDF5 shares it with them in this mode alone.
+  static File open_source(const std::filesystem::path&);
   /// What wrote the file, as the attribute /info format says, "tessera run"; "" if it does not. Older versions wrote
   /// "tessera-experiment".
   std::string format() const;
