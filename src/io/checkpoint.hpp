@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -114,8 +115,9 @@ class CheckpointReader {
   void require_unchanged() const;
 
  private:
-  /// Opens the ranks' files until require_unchanged(): HDF5 silently reads zeros from one that another program locks.
-  void hold_sources() const;
+  /// Opens the files with these elements, until require_unchanged(): HDF5 silently reads zeros from one that another
+  /// program locks.
+  void hold_sources(const h5::Dataset& tensor, std::int64_t first, std::int64_t count) const;
 
   friend CheckpointReader open_checkpoint(const std::filesystem::path&, const Peers&, std::string_view);
   CheckpointReader(std::filesystem::path folder, h5::File index, CheckpointState state, std::vector<std::string> files,
@@ -126,7 +128,7 @@ class CheckpointReader {
   CheckpointState state_;
   std::vector<std::string> files_;   // of the ranks: their names
   std::vector<std::int64_t> bytes_;  // of each
-  mutable std::vector<h5::File> sources_;
+  mutable std::map<std::string, h5::File> sources_;
 };
 
 /// Collective. Verifies files (divided among the ranks), version and completeness, and that every rank's host has the

@@ -136,26 +136,26 @@ std::vector<std::int64_t> CheckpointReader::shape(const std::string& group, cons
   return index_.dataset(group + "/" + label).shape();
 }
 
-void CheckpointReader::hold_sources() const {
-  if (!sources_.empty()) return;
-  std::vector<h5::File> sources;
-  for (const std::string& file : files_) sources.push_back(h5::File::open_source(folder_ / file));
-  sources_ = std::move(sources);
+void CheckpointReader::hold_sources(const h5::Dataset& tensor, std::int64_t first, std::int64_t count) const {
+  for (const std::string& file : tensor.sources_of(first, count)) {
+    if (!sources_.contains(file)) sources_.emplace(file, h5::File::open_source(folder_ / file));
+  }
 }
 
 void CheckpointReader::read(const std::string& group, const std::string& label, std::span<float> out) const {
-  hold_sources();
-  index_.dataset(group + "/" + label).read(out);
+  const h5::Dataset tensor = index_.dataset(group + "/" + label);
+  hold_sources(tensor, 0, tensor.size());
+  tensor.read(out);
 }
 
 void CheckpointReader::read(const std::string& group, const std::string& label, std::int64_t first,
                             std::span<float> out) const {
-  hold_sources();
   const h5::Dataset tensor = index_.dataset(group + "/" + label);
   if (first < 0 || first > tensor.size() - static_cast<std::int64_t>(out.size())) {
     throw std::out_of_range(fmt::format("{}: shape [{}] has no {} elements from {} on", tensor.where(),
                                         fmt::join(tensor.shape(), ", "), out.size(), first));
   }
+  hold_sources(tensor, first, static_cast<std::int64_t>(out.size()));
   tensor.read_from(first, out);
 }
 

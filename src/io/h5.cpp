@@ -404,10 +404,8 @@ Handle open_to_read(const std::filesystem::path& path, H5F_close_degree_t degree
   const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_fclose_degree(access.id(), degree);
   H5Pset_fapl_sec2(access.id());  // whatever the environment selects: read_selected needs its descriptor
-  return {
-    H5_CHECK(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), path.string(), "opening as HDF5")
-    , H5Fclose
-  };
+  const hid_t file = H5_CHECK(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), path.string(), "opening as HDF5");
+  return {file, H5Fclose};
 }
 
 }  // namespace

@@ -97,6 +97,8 @@ class Dataset : public Object {
   ///         dataset or chunk that was never written, and for entries of a virtual dataset whose source is missing; a
   ///         filter that this HDF5 lacks looks like damage.
   void require_contents() const;
+  /// Of a virtual dataset: the files, as it names them, in which entries from `first` on lie.
+  std::vector<std::string> sources_of(std::int64_t first, std::int64_t count) const;
 
   void make_scale(const std::string& name);           // becomes the dimension scale `name`
   void attach_scale(const Dataset& scale, int axis);  // its axis `axis` is measured by `scale`

@@ -146,6 +146,34 @@ void require_contents(const Dataset& dataset, Wholes& wholes) {
 
 }  // namespace
 
+std::vector<std::string> Dataset::sources_of(std::int64_t first, std::int64_t count) const {
+  const Lock lock;
+  const Handle creation(H5_CHECK(H5Dget_create_plist(id()), where_, "reading the dataset's layout"), H5Pclose);
+  if (H5_CHECK(H5Pget_layout(creation.id()), where_, "reading the dataset's layout") != H5D_VIRTUAL) return {};
+  const Shape extents = shape();
+  const auto position = [&](const std::vector<hsize_t>& entry) {  // in row-major order
+    std::int64_t at = 0;
+    for (std::size_t axis = 0; axis < extents.size(); ++axis) {
+      at = at * extents[axis] + static_cast<std::int64_t>(entry[axis]);
+    }
+    return at;
+  };
+  std::size_t sources = 0;
+  H5_CHECK(H5Pget_virtual_count(creation.id(), &sources), where_, "reading the virtual dataset's sources");
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < sources; ++i) {
+    const Handle space(
+        H5_CHECK(H5Pget_virtual_vspace(creation.id(), i), where_, "reading the virtual dataset's sources"), H5Sclose);
+    std::vector<hsize_t> begin(extents.size(), 0), last(extents.size(), 0);
+    H5_CHECK(H5Sget_select_bounds(space.id(), begin.data(), last.data()), where_,
+             "reading the virtual dataset's sources");
+    if (position(begin) >= first + count || position(last) < first) continue;
+    names.push_back(text_from(
+        [&](char* out, std::size_t room) { return H5Pget_virtual_filename(creation.id(), i, out, room); }, where_));
+  }
+  return names;
+}
+
 void Dataset::require_contents() const {
   const Lock lock;
   Wholes wholes;
