@@ -139,6 +139,7 @@ int CopyEngines::take_channel(Operation operation, Overlap overlap) {
 }
 
 CopyEngines::Range CopyEngines::room(int channel) const {
+  static_assert(receive_bytes(1) == kOfReduceScatters);
   if (channel == kNoChannel) return {0, kOfReduceScatters};
   const std::int64_t bytes = (receive_bytes(ranks_) - kOfReduceScatters) / kChannels;
   return {kOfReduceScatters + channel * bytes, bytes};
