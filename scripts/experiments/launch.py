@@ -77,8 +77,9 @@ def launch_all(deck, overrides, ranks, preset, output, shares_cores=False):
         launches = [()]  # words behind those of the command line, which they override
         if experiment.get("fresh_processes"):
             chosen = experiment.get("only") or rows
-            launches = [(f'experiment.only=["{row}"]', f"experiment.rounds={number}")
-                        for row, number in own_launches([row for row in rows if row in chosen], experiment.get("rounds", 1))]
+            rounds = experiment.get("rounds", 1)
+            launches = [(f'experiment.only=["{row}"]', *([f"experiment.rounds={number}"] if rounds > 1 else []))
+                        for row, number in own_launches([row for row in rows if row in chosen], rounds)]
         for own in launches:
             code = program.run(room, R, deck, *words, *own)
             if code != FINISHED:

@@ -158,10 +158,13 @@ std::vector<std::vector<int>> prompts_of(int count) {
   return prompts;
 }
 
+/// Sequences that take the few-row products, as one does, and so have its bits: 16-bit products of more than two rows are
+/// those of tensor cores on a GPU.
+template <class Scalar>
+constexpr int kAsOneAlone = sizeof(Scalar) == 2 && !kernels::kIsHost<Device> ? 2 : 5;
+
 TYPED_TEST(Generate, of_several_prompts_continues_each_as_if_alone) {
-  // 5 sequences take the few-row products, as one does: the same bits, but for 16 bits on a GPU, whose products of more
-  // than two rows are those of tensor cores
-  const auto prompts = prompts_of(sizeof(TypeParam) == 2 && !kernels::kIsHost<Device> ? 2 : 5);
+  const auto prompts = prompts_of(kAsOneAlone<TypeParam>);
   const GenerateOptions greedy{.max_tokens = 61, .temperature = 0};
   const auto together = generate_all(*this, prompts, greedy);
   ASSERT_EQ(together.size(), prompts.size());
@@ -189,8 +192,10 @@ TYPED_TEST(Generate, parts_of_the_keys_change_no_more_than_roundings) {
 TYPED_TEST(Generate, sequences_with_one_prompt_differ_and_end_by_themselves) {
   const std::vector<std::vector<int>> prompts(3, {1, 2, 3});
   GenerateOptions options{.max_tokens = 40, .temperature = 1.5, .top_k = 0, .seed = 3};
+  const std::vector few(std::min(3, kAsOneAlone<TypeParam>), prompts[0]);
+  EXPECT_EQ(generate_all(*this, few, options)[0], this->generate(prompts[0], options))
+      << "the first of several draws what one alone does";
   const auto all = generate_all(*this, prompts, options);
-  EXPECT_EQ(all[0], this->generate(prompts[0], options)) << "the first of several draws what one alone does";
   EXPECT_NE(all[0], all[1]);
   EXPECT_NE(all[1], all[2]);
   options.end_of_text = all[1][7];
