@@ -158,8 +158,8 @@ std::vector<std::vector<int>> prompts_of(int count) {
   return prompts;
 }
 
-/// Sequences that take the few-row products, as one does, and so have its bits: 16-bit products of more than two rows are
-/// those of tensor cores on a GPU.
+/// Sequences that take the few-row products, as one does, and so have its bits: on a GPU, 16-bit products of more than
+/// two rows are those of tensor cores.
 template <class Scalar>
 constexpr int kAsOneAlone = sizeof(Scalar) == 2 && !kernels::kIsHost<Device> ? 2 : 5;
 
