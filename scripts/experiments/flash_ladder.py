@@ -148,7 +148,7 @@ def draw(results):
     figure, panels = plt.subplots(1, 3, figsize=(14, 4.6), constrained_layout=True, width_ratios=(1.25, 1, 1))
     for axes, picture in zip(panels, (draw_steps, draw_exchange, draw_memory)):
         picture(axes, every)
-        axes.legend()
+        axes.legend(frameon=True, framealpha=1, edgecolor="none")  # hides the lines of standard behind it
     for axes in panels[1:]:
         axes.set_xlabel("tokens T")
         axes.set_xscale("log", base=2)
