@@ -93,9 +93,9 @@ class Dataset : public Object {
     write_range_as(type_of<T>(), values.data(), first, static_cast<std::int64_t>(values.size()));
   }
 
-  /// Throws  Failure(Exit::files) unless all entries have been written and can be read. HDF5 silently reads zeros for a
-  ///         dataset or chunk that was never written, and for entries of a virtual dataset whose source is missing; a
-  ///         filter that this HDF5 lacks looks like damage.
+  /// Throws  Failure(Exit::files) unless all entries have been written, to this file, and can be read. HDF5 silently
+  ///         reads zeros for a dataset or chunk that was never written, and for entries of a virtual or external one
+  ///         whose files are missing or were shortened; a filter that this HDF5 lacks looks like damage.
   void require_contents() const;
   /// Of a virtual dataset: the files, as it names them, in which entries from `first` on lie.
   std::vector<std::string> sources_of(std::int64_t first, std::int64_t count) const;

@@ -1,14 +1,9 @@
-/// Checks that a dataset is complete: filters, chunks, the sources of a virtual one.
+/// Checks that a dataset is complete: filters, chunks. Lists the sources of a virtual one.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <map>
-#include <optional>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "errors.hpp"
@@ -20,8 +15,6 @@ namespace tessera::io::h5 {
 using detail::product;
 
 namespace {
-
-namespace fs = std::filesystem;
 
 [[noreturn]] void refuse(const std::string& where, const std::string& what, const std::string& action) {
   throw Failure(Exit::files, "{}: {}. {}.", where, what, action);
@@ -41,68 +34,6 @@ void require_filters(hid_t creation, const std::string& where) {
         where, fmt::format("it is compressed by filter {} ({}), which this HDF5 lacks", static_cast<int>(filter), name),
         "Write it again without a filter or with gzip (in h5py compression=\"gzip\"), or set HDF5_PLUGIN_PATH to the "
         "folder of the filter's plugin");
-  }
-}
-
-/// Where HDF5 finds the file `name`, which a virtual dataset of the file `own` names.
-std::optional<fs::path> source_file(const fs::path& own, const fs::path& name) {
-  std::vector<fs::path> candidates;
-  if (const char* prefix = std::getenv("HDF5_VDS_PREFIX")) candidates.push_back(fs::path(prefix) / name);
-  candidates.insert(candidates.end(), {name, own.parent_path() / name, own.parent_path() / name.filename()});
-  std::error_code error;
-  for (const fs::path& candidate : candidates) {
-    if (fs::is_regular_file(candidate, error)) return candidate;
-  }
-  return std::nullopt;
-}
-
-template <class Get>
-std::string text_from(const Get& get, const std::string& where) {
-  const auto length = H5_CHECK(get(nullptr, std::size_t{0}), where, "reading the virtual dataset's sources");
-  std::string text(static_cast<std::size_t>(length), '\0');
-  get(text.data(), text.size() + 1);
-  return text;
-}
-
-/// Virtual datasets, "FILE:/PATH", by whether all their sources are known to be there; those of which they are not yet
-/// are wholes of the one that is looked at.
-using Wholes = std::map<std::string, bool>;
-
-void require_contents(const Dataset& dataset, Wholes& wholes);
-
-void require_sources(const Dataset& dataset, hid_t creation, Wholes& wholes) {
-  const std::string& where = dataset.where();
-  const std::string again = "Bring the missing part back, or make the dataset again";
-  const fs::path own =
-      text_from([&](char* out, std::size_t room) { return H5Fget_name(dataset.id(), out, room); }, where);
-  const std::string own_path =
-      text_from([&](char* out, std::size_t room) { return H5Iget_name(dataset.id(), out, room); }, where);
-  std::error_code error;
-  const auto [self, is_new] = wholes.try_emplace(fs::canonical(own, error).string() + ":" + own_path, false);
-  if (self->second) return;
-  if (!is_new) refuse(where, "it is a part of itself", "Make the dataset again, of others");
-  std::size_t sources = 0;
-  H5_CHECK(H5Pget_virtual_count(creation, &sources), where, "reading the virtual dataset's sources");
-  double covered = 0;  // entries; those of overlapping sources count twice
-  for (std::size_t i = 0; i < sources; ++i) {
-    const std::string name =
-        text_from([&](char* out, std::size_t room) { return H5Pget_virtual_filename(creation, i, out, room); }, where);
-    const std::string path =
-        text_from([&](char* out, std::size_t room) { return H5Pget_virtual_dsetname(creation, i, out, room); }, where);
-    const Handle space(H5_CHECK(H5Pget_virtual_vspace(creation, i), where, "reading the virtual dataset's sources"),
-                       H5Sclose);
-    covered += static_cast<double>(static_cast<hsize_t>(H5Sget_select_npoints(space.id())));  // unlimited: very many
-    if (name.find('%') != std::string::npos) continue;                                        // a pattern of names
-    const std::optional<fs::path> file = name == "." ? own : source_file(own, name);
-    if (!file) refuse(where, fmt::format("a part of it lies in {}, which is missing", name), again);
-    const File opened = File::open(*file);
-    const std::string below = path.substr(std::min(path.size(), path.find_first_not_of('/')));
-    if (!opened.has(below)) refuse(where, fmt::format("a part of it is {}:/{}, which is missing", name, below), again);
-    require_contents(opened.dataset(below), wholes);
-  }
-  self->second = true;
-  if (covered < static_cast<double>(dataset.size())) {
-    refuse(where, fmt::format("its sources have {:.0f} of {} entries", covered, dataset.size()), again);
   }
 }
 
@@ -129,22 +60,26 @@ void require_chunks(const Dataset& dataset, hid_t creation) {
 #endif
 }
 
-void require_contents(const Dataset& dataset, Wholes& wholes) {
-  const std::string& where = dataset.where();
-  if (dataset.size() == 0) return;
-  const Handle creation(H5_CHECK(H5Dget_create_plist(dataset.id()), where, "reading the dataset's layout"), H5Pclose);
-  require_filters(creation.id(), where);
-  const H5D_layout_t layout = H5_CHECK(H5Pget_layout(creation.id()), where, "reading the dataset's layout");
-  if (layout == H5D_VIRTUAL) return require_sources(dataset, creation.id(), wholes);
-  if (layout == H5D_CHUNKED) return require_chunks(dataset, creation.id());
+}  // namespace
+
+void Dataset::require_contents() const {
+  const Lock lock;
+  if (size() == 0) return;
+  const Handle creation(H5_CHECK(H5Dget_create_plist(id()), where_, "reading the dataset's layout"), H5Pclose);
+  require_filters(creation.id(), where_);
+  const H5D_layout_t layout = H5_CHECK(H5Pget_layout(creation.id()), where_, "reading the dataset's layout");
+  if (layout == H5D_VIRTUAL || H5Pget_external_count(creation.id()) > 0) {
+    refuse(where_, "its entries lie in other files, and what is missing there HDF5 reads as zeros",
+           "Name those files instead (data.path takes a pattern), or copy the entries: in h5py new[\"x\"] = "
+           "old[\"x\"][:]");
+  }
+  if (layout == H5D_CHUNKED) return require_chunks(*this, creation.id());
   H5D_space_status_t status = H5D_SPACE_STATUS_ALLOCATED;
-  H5_CHECK(H5Dget_space_status(dataset.id(), &status), where, "reading the dataset's layout");
+  H5_CHECK(H5Dget_space_status(id(), &status), where_, "reading the dataset's layout");
   if (status == H5D_SPACE_STATUS_NOT_ALLOCATED) {
-    refuse(where, "it has never been written", "Write the dataset: what made it may have been stopped");
+    refuse(where_, "it has never been written", "Write the dataset: what made it may have been stopped");
   }
 }
-
-}  // namespace
 
 std::vector<std::string> Dataset::sources_of(std::int64_t first, std::int64_t count) const {
   const Lock lock;
@@ -168,16 +103,12 @@ std::vector<std::string> Dataset::sources_of(std::int64_t first, std::int64_t co
     H5_CHECK(H5Sget_select_bounds(space.id(), begin.data(), last.data()), where_,
              "reading the virtual dataset's sources");
     if (position(begin) >= first + count || position(last) < first) continue;
-    names.push_back(text_from(
-        [&](char* out, std::size_t room) { return H5Pget_virtual_filename(creation.id(), i, out, room); }, where_));
+    const auto length = H5_CHECK(H5Pget_virtual_filename(creation.id(), i, nullptr, 0), where_,
+                                 "reading the virtual dataset's sources");
+    names.emplace_back(static_cast<std::size_t>(length), '\0');
+    H5Pget_virtual_filename(creation.id(), i, names.back().data(), names.back().size() + 1);
   }
   return names;
-}
-
-void Dataset::require_contents() const {
-  const Lock lock;
-  Wholes wholes;
-  h5::require_contents(*this, wholes);
 }
 
 }  // namespace tessera::io::h5
