@@ -14,7 +14,8 @@
 /// 6 and 3), run again, a training that a signal stopped from its checkpoint; until then experiment.h5 has their last
 /// outcome, even if experiment.only leaves them out. A row stopped by its own train.time_limit_s counts as run. If any
 /// other row has run or has a checkpoint, --resume auto is refused (exit 6) unless job.overwrite is set: its result
-/// would be lost. Rows of another build, or of other GPUs, are kept, and /info names what measured them (other_builds).
+/// would be lost. It is refused, too, on another number of ranks than that of rows that have run. Rows of another
+/// build, or of other GPUs, are kept, and /info names what measured them (other_builds).
 ///
 /// A row that lacks an entry of experiment.record is kept; the experiment says so at its end and exits with code 6.
 
@@ -174,7 +175,15 @@ void keep_earlier(const Context& context, ExperimentFile& file) {
                   file.path(), counted(std::ssize(lost), "row"), fmt::join(lost, " "));
   }
   const auto is_result = [](const EarlierRow* row) { return row && row->has_result(); };
-  if (std::any_of(kept.begin(), kept.end(), is_result)) file.keep_other_builds(file.read_other_builds());
+  if (std::any_of(kept.begin(), kept.end(), is_result)) {
+    if (const auto ranks = file.read_ranks(); ranks && *ranks != context.world.size()) {
+      throw Failure(Exit::files,
+                    "{}: its rows have run on {}, not on {}: start it on as many, or use another directory "
+                    "(job.directory=..., of scripts/experiment --output)",
+                    file.path(), counted(*ranks, "rank"), context.world.size());
+    }
+    file.keep_other_builds(file.read_other_builds());
+  }
   bool has_moved = false;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!kept[i]) continue;
@@ -195,7 +204,7 @@ Progress progress_of(const config::DeckRow& row, const Rounds& rounds, const Not
   if (rounds.empty()) return {};
   const Outcome& last = rounds.back().outcome;
   const std::int64_t next = std::ssize(rounds) + (is_final(last) ? 1 : 0);
-  return {is_final(last) && !has_run(last) ? kNever : next, has_checkpoint(row, last, note)};
+  return {is_final(last) && !has_run(last) ? kNever : next, !is_final(last) && has_checkpoint(row, last, note)};
 }
 
 /// The order of rows in a round: odd rounds as in the deck, even rounds in reverse.

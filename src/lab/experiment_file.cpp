@@ -204,8 +204,8 @@ class Contents {
       for (std::size_t round = 0; round < rounds_; ++round) {
         cells.emplace_back();
         const Quantity *own = quantity(i, round, entry), *other = quantity(baselines[i], round, entry);
-        if (own == nullptr || other == nullptr || own->numbers.size() != other->numbers.size()) continue;
-        for (std::size_t n = 0; n < own->numbers.size(); ++n)
+        if (own == nullptr || other == nullptr) continue;
+        for (std::size_t n = 0; n < std::min(own->numbers.size(), other->numbers.size()); ++n)
           cells.back().push_back(compared(units, own->numbers[n], other->numbers[n]));
       }
     }
@@ -279,6 +279,12 @@ ExperimentFile::~ExperimentFile() {
 
 // --- an earlier start ------------------------------------------------------------------------------------------------
 
+std::optional<std::int64_t> ExperimentFile::read_ranks() const {
+  const io::h5::File file = io::h5::File::open(path_);  // whose groups end with it
+  const io::h5::Group info = file.group("info");
+  return info.has_attribute("ranks") ? std::optional(info.integer("ranks")) : std::nullopt;
+}
+
 std::vector<std::string> ExperimentFile::read_other_builds() const {
   const io::h5::File file = io::h5::File::open(path_);
   const io::h5::Group info = file.group("info");
@@ -329,10 +335,16 @@ std::vector<EarlierRow> ExperimentFile::read_rows() const {
 
 void ExperimentFile::keep(std::size_t row, Rounds rounds) {
   Measurement& last = rounds.back();
-  RowRecord of_file = read_results(row, last.outcome);
-  for (const auto& [entry, quantity] : last.record.quantities) of_file.lacking.erase(entry);
-  last.record.quantities.merge(of_file.quantities);
-  last.record.lacking = std::move(of_file.lacking);
+  std::map<std::string, Quantity>& known = last.record.quantities;
+  const std::vector<std::string>& asked = settings_.section<Experiment>().record;
+  const bool has_all =
+      !known.empty() && std::ranges::all_of(asked, [&](const std::string& entry) { return known.contains(entry); });
+  if (!has_all || fs::exists(result_of(row))) {
+    RowRecord of_file = read_results(row, last.outcome);
+    for (const auto& [entry, quantity] : known) of_file.lacking.erase(entry);
+    known.merge(of_file.quantities);
+    last.record.lacking = std::move(of_file.lacking);
+  }
   measured_[row] = std::move(rounds);
   has_unwritten_ = true;
 }
@@ -347,14 +359,18 @@ void ExperimentFile::add(std::size_t row, std::int64_t round, Outcome outcome) {
   has_unwritten_ = true;
 }
 
-RowRecord ExperimentFile::read_results(std::size_t row, const Outcome& outcome) const {
+fs::path ExperimentFile::result_of(std::size_t row) const {
   const config::Job& job = rows_[row].settings.job;
-  const std::string_view name = config::traits_of(job.kind).file;
-  const fs::path result = fs::path(job.directory) / name;
+  return fs::path(job.directory) / config::traits_of(job.kind).file;
+}
+
+RowRecord ExperimentFile::read_results(std::size_t row, const Outcome& outcome) const {
+  const config::JobKind kind = rows_[row].settings.job.kind;
+  const fs::path result = result_of(row);
   const bool has_finished = outcome.code == Exit::finished;
-  if (name.empty() || (!has_finished && !fs::exists(result))) return {};
+  if (!result.has_filename() || (!has_finished && !fs::exists(result))) return {};
   const std::vector<std::string>& asked = settings_.section<Experiment>().record;
-  if (asked.empty() && job.kind == config::JobKind::train) return {};  // its columns are steps
+  if (asked.empty() && kind == config::JobKind::train) return {};  // its columns are steps
   RowRecord record;
   try {
     record = read_record(result, asked);

@@ -51,11 +51,15 @@ class ExperimentFile {
   /// Reads the rows of an earlier start. Refuses (exit 6) a file of another kind or version; version 1 has one round.
   std::vector<EarlierRow> read_rows() const;
 
+  /// On how many ranks the earlier start ran; none of an older version, which does not say.
+  std::optional<std::int64_t> read_ranks() const;
+
   /// The builds, with their GPUs, that measured rows of earlier starts, if not this one on GPUs like these. Kept rows
   /// carry them along, as the attribute other_builds.
   std::vector<std::string> read_other_builds() const;
 
-  /// Takes over the measurements of an earlier start. Entries that the last one lacks are read from the row's file.
+  /// Takes over the measurements of an earlier start. Entries that the last one lacks are read from the row's
+  /// file; without it, a row keeps what it has.
   void keep(std::size_t row, Rounds rounds);
   void keep_other_builds(std::vector<std::string> builds) { other_builds_ = std::move(builds); }
   const std::vector<std::string>& other_builds() const { return other_builds_; }
@@ -72,6 +76,7 @@ class ExperimentFile {
   std::string missing() const;
 
  private:
+  std::filesystem::path result_of(std::size_t row) const;  // its job's file; a folder: none
   RowRecord read_results(std::size_t row, const Outcome& outcome) const;
 
   const jobs::Context& context_;

@@ -53,7 +53,7 @@ std::vector<Key> bench_keys() {
       {"bench.row_limit_s", in<&Bench::row_limit_s>(), at_least(0), "s",
        "Time after which one timing of bench.attention, bench.kernels or bench.comm stops repeating; the row says how "
        "many repeats it made. 0: no limit."},
-      {"bench.memory_limit_gib", in<&Bench::memory_limit_gib>(), at_least(0), "GiB",
+      {"bench.memory_limit_gib", in<&Bench::memory_limit_gib>(), between(0, 1e9), "GiB",
        "Memory limit of bench.attention, bench.decode and bench.generate, or of a rank in bench.comm; larger cases are "
        "reported as out of memory and not run. 0: the machine's memory."},
       {"bench.dtype", in<&Bench::dtype>(), words(kBenchTypes), "-",
@@ -127,8 +127,8 @@ std::vector<Key> experiment_keys(const std::vector<JobTraits>& jobs) {
       {"experiment.only", in<&Experiment::only>(), any(), "-",
        "Names of the rows to run, as --check lists them. Empty: all."},
       {"experiment.quick", in<&Experiment::quick>(), any(), "-",
-       "Whether [experiment.when_quick] applies. Its keys go to every row, and the lists of its `product` replace "
-       "those of the same keys; an empty list leaves their rows out."},
+       "Whether [experiment.when_quick] applies. Its keys go to every row that does not set them itself, and the lists "
+       "of its `product` replace those of the same keys; an empty list leaves their rows out."},
   };
 }
 

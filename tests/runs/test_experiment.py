@@ -128,6 +128,12 @@ class Rows(RunTest):
         self.assertEqual(list(found["exit_code"]), [FINISHED] * 2 + [OUT_OF_MEMORY] * 2 + [FINISHED] * 2)
         self.assertEqual(found["record/steps/loss"].shape, (6, 2))
 
+    def test_goes_on_with_as_many_ranks(self):
+        self.run_deck(self.rows, 'experiment.only=["small_fp32"]')
+        before = (self.directory / "experiment.h5").read_bytes()
+        self.run_deck(self.rows, "--resume", "auto", "job.overwrite=true", ranks=2, code=FILES, says="have run on 1 rank, not on 2")
+        self.assertEqual((self.directory / "experiment.h5").read_bytes(), before)
+
     def test_rows_run_after_one_that_fails_in_its_steps_on_two_ranks(self):
         deck = self.deck(ROWS.replace('precision.compute = ["fp32", "bf16"]', "optimizer.learning_rate = [1e-3, 100.0]")
                          .replace("steps = 4", "steps = 30") + "[optimizer]\nclip_norm = 0\nwarmup_steps = 0\n")
@@ -236,6 +242,15 @@ job.kind = "bench.attention"
         self.assertIn("record/steps/grad_norm:max", contents(self.directory))
         self.run_deck(self.rows, 'experiment.only=["small_fp32"]', 'experiment.record=["steps/nothing"]', "--resume", "auto",
                       code=FILES, says="has no dataset steps/nothing")
+
+    def test_rows_whose_files_have_gone_keep_their_record(self):
+        only = 'experiment.only=["small_fp32"]'
+        self.run_deck(self.rows, only)
+        before = contents(self.directory)
+        shutil.rmtree(self.directory / "rows")
+        self.run_deck(self.rows, only, "--resume", "auto", says=" has run\n")
+        np.testing.assert_equal(contents(self.directory), before)
+        self.run_deck(self.rows, only, 'experiment.record=["steps/grad_norm:max"]', "--resume", "auto", code=FILES, says="run.h5")
 
     def test_rows_of_two_kinds_record_what_either_has(self):
         deck = self.deck(f"""
@@ -382,6 +397,15 @@ class Rounds(RunTest):
         self.assertTrue(np.isnan(flash2.spread("implementation")))
         self.assertEqual(flash2["relative/forward_ms"], np.median(found["relative/forward_ms"][3]))
         self.assertEqual(flash2.seconds, np.median(found["seconds"][3]))
+
+    def test_comparisons_do_not_depend_on_interruptions(self):
+        deck = self.deck(ROWS.replace('["fp32", "bf16"]', '["fp32"]\ntrain.steps = [2, 3]')
+                         .replace("[experiment.product]", 'baseline = "small"\n[experiment.product]'), "relative.toml")
+        chosen, record = ["small_fp32_2", "small_fp32_3", "last_fp32_2", "last_fp32_3"], 'experiment.record=["steps/step_time"]'
+        self.run_deck(deck, f"experiment.only={chosen[:3]}", record)
+        self.run_deck(deck, f"experiment.only={chosen}", record, "--resume", "auto")
+        found = contents(self.folder / "runs/relative")["relative/steps/step_time"]
+        np.testing.assert_array_equal(np.isfinite(found), [[True, True, steps == 3] for steps in (2, 3, 2, 3)])
 
     def test_without_its_baseline_a_row_has_no_comparison(self):
         self.run_deck(self.compared, 'experiment.only=["flash2_16"]', "experiment.rounds=1")
@@ -734,6 +758,8 @@ row_limit_s = 0
         self.assertEqual(list(contents(self.folder / f"runs/{self.folder.name}")["exit_code"]), [STOPPED])
         again = self.run_deck(deck, only, "--resume", "auto")
         self.assertIn("small_fp32 has run\n", again.out)
+        again = self.run_deck(deck, only, "experiment.rounds=2", "--resume", "auto")
+        self.assertIn("round 2, row 1 of 6: small_fp32\n", again.out)  # anew, not from the checkpoint
 
     def test_scripts_take_a_row_that_its_own_limit_ended_as_a_result(self):
         deck = self.deck(ROWS.replace("steps = 4", "steps = 1000000\ntime_limit_s = 1"))
