@@ -375,6 +375,7 @@ class Reader {
     if (traits_of(settings_.job.kind).has_rows()) return finish_rows();
     apply_size(settings_, sources_);
     check_rules(settings_, sources_, name_, faults_);
+    if (!is_stored_) check_named_files(settings_, sources_, name_, faults_);
     faults_.throw_if_any(name_);
     settle_directory();
     return {settings_, resolved(), name_, {}, dropped_};

@@ -242,6 +242,16 @@ void apply_size(Settings& settings, Sources& sources) {
   if (!is_exact) model.size = "custom";
 }
 
+void check_named_files(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults) {
+  Rules rules(sources, deck, faults);
+  const JobTraits& job = traits_of(settings.job.kind);
+  rules.require(settings.job.input.empty() || !job.input.empty(), {"job.input", "job.kind"},
+                fmt::format("would be ignored: job.kind = \"{}\" reads no such file", job.name),
+                job.resumes ? "--resume PATH, which continues a training" : "no job.input");
+  rules.require(settings.job.output.empty() || (!job.file.empty() && !job.resumes), {"job.output", "job.kind"},
+                fmt::format("would be ignored: job.kind = \"{}\" writes no such file", job.name), "job.directory");
+}
+
 void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults) {
   Rules rules(sources, deck, faults);
   check_model(settings, rules);

@@ -39,6 +39,10 @@ class Rules {
 /// Sets the numbers that `model.size` names, unless the deck does; a different number there makes the size "custom".
 void apply_size(Settings& settings, Sources& sources);
 
+/// Adds a fault for a file that a person names and the job neither reads nor writes. Not for rows of an experiment,
+/// which share such keys, nor for decks that runs stored.
+void check_named_files(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults);
+
 /// Adds a fault for each contradiction. Rules on a key that is already faulty are skipped; `deck` is reported as the
 /// position if none of the keys was given.
 void check_rules(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults);

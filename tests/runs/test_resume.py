@@ -350,7 +350,8 @@ class Resume(RunTest):
         for kind in kinds:
             with self.subTest(kind=kind):
                 deck = self.deck(f'[job]\nkind = "{kind}"\n[bench]\nlength = 16\nrows = 16\nwidth = 16\n')
-                self.run_deck(deck, f"job.input={self.folder}", f"job.directory={self.folder / 'run'}", "--resume", "auto",
+                given = [] if kind.startswith("bench.") else [f"job.input={self.folder}"]
+                self.run_deck(deck, *given, f"job.directory={self.folder / 'run'}", "--resume", "auto",
                               code=USAGE, says=["--resume", "job.kind"])
         self.assertFalse((self.folder / "run").exists())
 

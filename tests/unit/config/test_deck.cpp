@@ -146,12 +146,13 @@ TEST(Deck, a_number_beside_a_size_wins_and_the_size_is_custom_then) {
 
 TEST(Deck, paths_start_at_the_deck_and_in_overrides_at_the_current_directory) {
   const std::string here = fs::current_path().string();
-  const Deck deck = parse_deck("[data]\nsource = \"text\"\npath = \"../data/text.txt\"\n[job]\ndirectory = \"out/\"\n",
-                               "deck.toml", {"job.output=./a/../b.h5"}, "/some/input");
+  const Deck deck =
+      parse_deck("[data]\nsource = \"text\"\npath = \"../data/text.txt\"\n[job]\ndirectory = \"out/\"\n", "deck.toml",
+                 {"job.kind=verify.model", "job.input=in.h5", "job.output=./a/../b.h5"}, "/some/input");
   EXPECT_EQ(deck.settings.data.path, "/some/data/text.txt");
   EXPECT_EQ(deck.settings.job.directory, "/some/input/out");
   EXPECT_EQ(deck.settings.job.output, here + "/b.h5");
-  EXPECT_EQ(deck.settings.job.input, "");
+  EXPECT_EQ(deck.settings.job.input, here + "/in.h5");
 }
 
 TEST(Deck, a_path_that_begins_with_a_tilde_is_refused) {
@@ -190,7 +191,7 @@ TEST(Deck, the_resolved_deck_lists_every_key_and_who_gave_it) {
 TEST(Deck, long_lists_and_awkward_text_survive_the_resolved_deck) {
   std::string deck = "train.steps = 100000\ntrace.profile_steps = [";
   for (int step = 1; step <= 2000; ++step) deck += std::to_string(step) + ",\n";
-  deck += "]\ngenerate.prompt = \"\\u0000\\\"\\\\\\r\\n\\t\\u001F\\u007F é 漢 😀\"\njob.output = 'a \"b\" c'\n";
+  deck += "]\ngenerate.prompt = \"\\u0000\\\"\\\\\\r\\n\\t\\u001F\\u007F é 漢 😀\"\njob.directory = 'a \"b\" c'\n";
   const Deck first = parse_deck(deck, "deck.toml");
   EXPECT_EQ(first.settings.trace.profile_steps.size(), 2000u);
   const Deck second = parse_deck(first.resolved, "deck.toml");

@@ -109,6 +109,12 @@ const Case kCases[] = {
     {"generate_without_input", "job.kind = 'generate'\n",
      "deck.toml:1:12  job.input  is not given, and this job.kind reads it"},
     {"verify_without_input", "job.kind = 'verify.model'\n", "deck.toml:1:12  job.input  is not given"},
+    {"train_with_input", "job.input = 'a'\n",
+     "deck.toml:1:13  job.input  would be ignored: job.kind = \"train\" reads no such file  legal: --resume PATH"},
+    {"generate_with_output", "job = {kind = 'generate', input = 'a', output = 'b.h5'}\n",
+     "deck.toml:1:49  job.output  would be ignored: job.kind = \"generate\" writes no such file  legal: job.directory"},
+    {"train_with_output", "job.output = 'a.h5'\n",
+     "deck.toml:1:14  job.output  would be ignored: job.kind = \"train\" writes no such file  legal: job.directory"},
     {"old_keys_that_are_one_now",
      "attention.implementation = 'flash2'\nattention.tuned = true\nattention.engine = 'mma'\n",
      "deck.toml:1:11  attention.implementation  is an old spelling, with attention.tuned, attention.engine  legal: "

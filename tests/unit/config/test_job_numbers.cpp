@@ -28,8 +28,9 @@ class JobNumbers : public ::testing::Test {
 
 TEST_F(JobNumbers, stand_for_slurms_in_paths_of_the_job) {
   be_task();
-  const Deck deck = parse_deck("[train]\nsteps = 3\n[data]\nsource = \"synthetic\"", "d.toml",
-                               {"job.directory=/runs/%A/%a_%a", "job.output=/runs/%j.h5"});
+  const Deck deck =
+      parse_deck("[train]\nsteps = 3\n[data]\nsource = \"synthetic\"", "d.toml",
+                 {"job.directory=/runs/%A/%a_%a", "job.output=/runs/%j.h5", "job.kind=verify.model", "job.input=a"});
   EXPECT_EQ(deck.settings.job.directory, "/runs/17/3_3");
   EXPECT_EQ(deck.settings.job.output, "/runs/20.h5");
   EXPECT_THAT(deck.resolved, HasSubstr("\"/runs/17/3_3\""));

@@ -162,7 +162,7 @@ TEST(Keys, every_row_reaches_a_member_of_its_own) {
 TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
   // A deck that stays consistent when any one key gets another value.
   const char* deck =
-      "job.input = 'in.h5'\ntrain.steps = 999999999999\ntrain.batch_size = 15\n"
+      "train.steps = 999999999999\ntrain.batch_size = 15\n"
       "data = {source = 'tokens', path = 'a'}\noptimizer.learning_rate = 100\n";
   for (const Key& key : all_keys()) {
     const bool is_tile = key.name == "attention.query_tile" || key.name == "attention.key_tile";
@@ -182,7 +182,10 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
       overrides.push_back("parallel.shard=parameters");
     if (key.name == "plan.network_per") overrides.push_back("plan.network=ndr");
     if (key.name == "parallel.offload_slots") overrides.push_back("parallel.offload=optimizer");
+    if (key.name == "job.kind") overrides.push_back("job.input=there");
     if (key.name == "generate.prompts") overrides.insert(overrides.end(), {"job.kind=generate", "job.input=there"});
+    if (key.name == "job.input") overrides.push_back("job.kind=verify.model");
+    if (key.name == "job.output") overrides.insert(overrides.end(), {"job.kind=verify.model", "job.input=there"});
     if (key.name == "train.bad_steps_limit") overrides.push_back("train.on_bad_step=skip");
     if (key.name == "train.spike_window") overrides.push_back("train.spike_deviations=3");
     if (key.name == "train.recompute") overrides.push_back("train.checkpoint_activations=1");
