@@ -20,7 +20,7 @@ namespace tessera::parallel {
 
 class Collectives;
 
-/// Multiplies the watchdog's limit while ranks wait for another rank's files.
+/// Multiplies the watchdog's limit while ranks wait for another rank's files, or for ranks that have more work.
 inline constexpr double kPatience = 10;
 
 class World {

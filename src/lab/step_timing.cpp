@@ -149,7 +149,7 @@ Timing time_forward(const config::Settings& settings, train::Validator& model, c
   const std::int64_t sequences = settings.train.batch_size;
   if (sampler.validation_windows() < sequences) return {};
   const auto pass_s = [&] {
-    const auto watch = world.watch("a forward pass");
+    const auto watch = world.watch("a forward pass", sequences % world.size() == 0 ? 1 : parallel::kPatience);
     world.barrier();
     const double start_s = events::now_s();
     model.validate(sampler, sequences);

@@ -8,22 +8,22 @@
 
 namespace tessera::train {
 
-std::int64_t BatchPlan::sequences_of(int rank) const {
-  return global_sequences / ranks + (rank < global_sequences % ranks ? 1 : 0);
+Share share_of(std::int64_t count, int rank, int ranks) {
+  const std::int64_t least = count / ranks, with_more = count % ranks;
+  const std::int64_t first = least * rank + std::min<std::int64_t>(rank, with_more);
+  return {first, first + least + (rank < with_more ? 1 : 0), kernels::ceil_div(count, ranks)};
 }
 
-std::int64_t BatchPlan::first_sample(int rank) const {
-  return global_sequences / ranks * rank + std::min<std::int64_t>(rank, global_sequences % ranks);
+std::int64_t BatchPlan::sequences_of(int rank) const {
+  const Share share = share_of(global_sequences, rank, ranks);
+  return share.last - share.first;
 }
+
+std::int64_t BatchPlan::first_sample(int rank) const { return share_of(global_sequences, rank, ranks).first; }
 
 int BatchPlan::sequences_of(int rank, int micro) const {
   const std::int64_t left = sequences_of(rank) - std::int64_t{micro} * micro_sequences;
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, micro_sequences));
-}
-
-Share share_of(std::int64_t count, int rank, int ranks) {
-  const std::int64_t most = kernels::ceil_div(count, ranks), first = std::min(count, most * rank);
-  return {first, std::min(count, first + most), most};
 }
 
 BatchPlan plan_batch(const config::Train& train, const config::Parallel& parallel, int ranks) {

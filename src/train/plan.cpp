@@ -273,10 +273,9 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
   const model::Shape& s = plan.shape;
   const BatchPlan& b = plan.batch;
   std::string text = model_text(s, plan.table);
-  text += fmt::format(
-      "batch      {} x {} tokens = {} x {} x {}{}\n", counted(b.global_sequences, "sequence"), s.T,
-      counted(b.ranks, "rank"), counted(b.micro_steps, "micro-step"), counted(b.micro_sequences, "sequence"),
-      std::int64_t{b.ranks} * b.micro_steps * b.micro_sequences == b.global_sequences ? "" : " at most (uneven)");
+  text += fmt::format("batch      {} x {} tokens = {} x {} x {}{}\n", counted(b.global_sequences, "sequence"), s.T,
+                      counted(b.ranks, "rank"), counted(b.micro_steps, "micro-step"),
+                      counted(b.micro_sequences, "sequence"), b.is_even() ? "" : " at most (uneven)");
   text += fmt::format("attention  {}{}, {}\n", describe(plan.options.attention),
                       products_text(plan.options.attention, plan.options.dtype, plan.options.math),
                       plan.options.attention.deterministic ? "sums in a fixed order" : "sums of backward in any order");

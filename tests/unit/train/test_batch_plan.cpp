@@ -45,6 +45,20 @@ TEST(BatchPlan, micro_batch_0_is_the_whole_share) {
   EXPECT_EQ(plan(24, 0, 3).micro_steps, 1);
 }
 
+TEST(BatchPlan, shares_differ_by_one_at_most) {
+  for (const auto& [count, ranks] : {std::pair{64, 9}, {64, 12}, {4, 3}, {1, 2}, {0, 3}, {17476, 256}}) {
+    std::int64_t first = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Share share = share_of(count, rank, ranks);
+      EXPECT_EQ(share.first, first);
+      EXPECT_THAT(share.last - share.first, testing::AnyOf(count / ranks, count / ranks + 1));
+      EXPECT_EQ(share.most, (count + ranks - 1) / ranks);
+      first = share.last;
+    }
+    EXPECT_EQ(first, count);
+  }
+}
+
 TEST(BatchPlan, an_uneven_batch_gives_the_first_ranks_one_more) {
   const BatchPlan p = plan(5, 2, 3, true);
   EXPECT_EQ(p.sequences_of(0), 2);
