@@ -13,7 +13,7 @@ from compare import beside
 from experiments import table
 from experiments.homes import homes, module_of
 from launching import Refusal
-from results import FILES, ROWS, STORED, Results, provenance
+from results import FILES, ROWS, STORED, Results, overrides_of, provenance
 
 INFO = ("created", "version", "git_hash", "build", "question", "ranks", "ranks_per_host", "host_count", "gpu_models", "ranks_of_gpu_models")
 EXTRA = ("ncu.json", "torch.json")  # files of a run that a module reads beside its rows
@@ -46,16 +46,10 @@ def section(name, columns):
     return f"\n[{name}]\n" + "".join(f"{key_text(key)} = {text_of(value)}\n" for key, value in columns.items())
 
 
-def overrides_of(command):
-    """The keys on a command line, but for those that say where its files go; their values may have spaces."""
-    words = re.findall(r"(?<= )([a-z_]+\.[\w.]+=.*?)(?= [a-z_]+\.[\w.]+=| --|$)", command)
-    return [word for word in words if not word.startswith("job.")]
-
-
 def stored_text(results, name):
     """results.toml of a run: columns, one number or text per row, of several rounds a list of them; once where all rows have the same."""
     rows, info = results.rows, {key: results.info[key] for key in INFO if key in results.info}
-    info["overrides"] = overrides_of(str(results.info.get("command", "")))
+    info["overrides"] = overrides_of(results.info)
     info["device"] = results.device
     info["repeats"] = results.repeats
     facts = getattr(module_of(name), "facts", None)

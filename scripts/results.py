@@ -204,6 +204,17 @@ def gpus_of(info):
     return dict(zip(info["gpu_models"], map(int, info["ranks_of_gpu_models"])))
 
 
+def overrides_of(info):
+    """The keys on the command line, but for those that say where its files go; their values may have spaces. Of the same attributes."""
+    words = re.findall(r"(?<= )([a-z_]+\.[\w.]+=.*?)(?= [a-z_]+\.[\w.]+=| --|$)", str(info.get("command", "")))
+    return [word for word in words if not word.startswith("job.")]
+
+
+def made_by(info):
+    """The build and what was asked of it, but for the choice of rows and rounds."""
+    return " ".join([str(info.get("build", "an older version")), *(word for word in overrides_of(info) if not re.match("experiment.(only|rounds)=", word))])
+
+
 def heading(info):
     """What ran, where, of the same attributes."""
     gpus = ", ".join(f"{ranks} x {model}" if info["ranks"] > 1 else model for model, ranks in gpus_of(info).items())
@@ -233,7 +244,7 @@ class Results:
         self.output, self.rows, self.info, self.preset = output, [], {}, "cpu"
         self.facts = {}  # of a published run: what its module's facts() gave
         self.lacks = []  # in words: rows and rounds that a run has not measured yet
-        self.other_builds = []  # that measured rows of it before, or on other GPUs
+        self.other_builds = []  # that measured rows of it before, on other GPUs, or by other keys
         self.device, self.repeats, self.is_quick, self.is_redraw = "", "", False, False
         if (output / STORED).exists():
             self.read_stored(output / STORED)
@@ -244,7 +255,7 @@ class Results:
         self.ranks = sorted({row.ranks for row in self.rows})
 
     def read_launches(self, output):
-        repeats = []  # (bench.repeats, bench.row_limit_s) of each row that repeats something
+        repeats, made = [], {}  # (bench.repeats, bench.row_limit_s) of each row that repeats something; {made_by(): launch}
         for path in sorted(output.glob("ranks_*/experiment.h5")):
             try:
                 with h5py.File(path, "r") as file:
@@ -253,11 +264,13 @@ class Results:
                     self.info = info_of(file)
                     self.lacks += lacks_of(file, rows, path.parent.name)
                     self.other_builds += self.info.get("other_builds", np.array([])).tolist()
+                    made.setdefault(made_by(self.info), path.parent.name)
                     decks = file["resolved_deck"].asstr()[...]
             except OSError as fault:
                 raise Refusal(FILES, f"{path}: {fault}; delete it, and the same command runs its rows again") from fault
             repeats += [found.groups() for found in map(REPEATS.search, decks) if found]
             self.is_quick = self.is_quick or tomllib.loads(self.info["deck"])["experiment"].get("quick", False)
+        self.other_builds += [f"{launch} by {words}" for words, launch in list(made.items())[:-1]]
         self.device = next(filter(None, map(device_of, self.rows)), "a CPU")
         counts = sorted({int(count) for count, _ in repeats})
         self.repeats = (("up to " if any(float(limit) for _, limit in repeats) else "")

@@ -42,6 +42,13 @@ class Findings:
         self.faults.append(f"{what}: {reason}")
         self.code = self.code or code or 1
 
+    @classmethod
+    def of(cls, data):
+        """Those that data() gave."""
+        findings = cls()
+        findings.rows, findings.panels, findings.faults = data["rows"], data["panels"], data["faults"]
+        return findings
+
     def data(self):
         return {"rows": self.rows, "panels": self.panels, "faults": self.faults}
 

@@ -26,6 +26,7 @@ from compare.findings import Findings
 from compare.sides import CutShort, Failed, Ours, Report, cut_short, machine
 from compare.strategy_setup import SIZES, Setup
 
+FILE = "strategies.json"
 CASES = ("comm", "orders", "zero1", "parameters", "8b")
 COMPILED = ("blocks", "whole", "eager")
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
@@ -131,7 +132,7 @@ def main(arguments, program):
         say("--quick: two small models on host ranks; their ratios say nothing of GPUs")
 
     folder = Path(arguments.output)
-    report, findings = Report(folder, "strategies.json"), Findings()
+    report, findings = Report(folder, FILE), Findings()
     report.info |= machine(program, is_gpu)
     compiled = arguments.compile.split(",") if is_gpu else ["eager"]
     setup = Setup(

@@ -21,15 +21,18 @@ def tables(results):
 def draw(results):
     figure, (time, bus) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
     for R, colour in zip(results.ranks, (BLUE, ORANGE, GREEN, PURPLE, VERMILION)):
-        rows = [row for row in results.rows if row.ranks == R and row.outcome == "ok"]
+        if not (rows := [row for row in results.rows if row.ranks == R and row.outcome == "ok"]):
+            continue
         nbytes = np.array([1e6 * row["bench.mbyte"] for row in rows])
         style = dict(color=colour, label=f"{R} ranks")
         plotting.line_with_spread(time, nbytes, [row["mean_ms"] for row in rows], [row["std_ms"] for row in rows], **style)
         plotting.line_with_spread(bus, nbytes, [row["bus_gbyte_per_s"] for row in rows],
                                   [row["bus_gbyte_per_s"] * row["std_ms"] / row["mean_ms"] for row in rows], **style)
     time.set_title("Time of an all-reduce, ms")
-    log_axis(time.yaxis)
     bus.set_title("Bus bandwidth, GB/s")
+    if not time.lines:
+        return figure
+    log_axis(time.yaxis)
     bus.set_ylim(0, None)
     for axes in (time, bus):
         axes.set_xscale("log")

@@ -259,6 +259,11 @@ class Strategies(RunTest):
         self.assertEqual(
             kept["panels"]["Bus bandwidth"]["groups"], {"all_reduce\n1 MB x 2": {"ring": 300.0, "PyTorch": 310.0}}
         )
+        again = self.script("--redraw", "--output", report.folder)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertTrue(again.stdout.startswith(findings.table() + "\n"), again.stdout)
+        self.assertEqual(self.script("--redraw", "--output", report.folder / "none").returncode, 6)
+        self.assertFalse((report.folder / "none").exists())
         head = findings.table().splitlines()[0].split()
         self.assertEqual(head, ["case", "what", "ours", "peer", "unit", "ratio", "asked", "aim"])
 
@@ -278,6 +283,10 @@ class Strategies(RunTest):
         self.assertEqual(names("orders,zero1", "large"), ["orders of large on 2 GPUs", "ZeRO-1 of xl on 2 GPUs"])
         self.assertEqual(names("8b"), ["8b on 2 GPUs"])
 
+    def script(self, *words):
+        command = [sys.executable, SOURCE / "scripts/compare_torch", "--only", "strategies", *words]
+        return subprocess.run(command, text=True, capture_output=True)
+
     def test_a_wrong_command_line_is_refused_without_pytorch(self):
         for option, value, legal in (
             ("--cases", "comms", "comm, orders"),
@@ -286,11 +295,7 @@ class Strategies(RunTest):
             ("--mbytes", "x", "whole numbers"),
             ("--sizes", "huge", "small"),
         ):
-            answer = subprocess.run(
-                [sys.executable, SOURCE / "scripts/compare_torch", "--only", "strategies", option, value],
-                text=True,
-                capture_output=True,
-            )
+            answer = self.script(option, value)
             self.assertEqual(answer.returncode, 2, answer.stderr)
             self.assertRegex(answer.stderr, f"{option} takes .*{legal}")
 

@@ -27,7 +27,7 @@ from compare import beside, steps  # noqa: E402
 from compare.sides import Failed, Torch  # noqa: E402
 import launching  # noqa: E402
 from launching import STOPPED, Refusal  # noqa: E402
-from results import FINISHED, OUT_OF_MEMORY, STORED, Results, Row  # noqa: E402
+from results import FINISHED, OUT_OF_MEMORY, STORED, Results, Row, overrides_of  # noqa: E402
 import places  # noqa: E402
 import published  # noqa: E402
 
@@ -92,8 +92,26 @@ class Experiments(RunTest):
     def test_what_is_no_whole_run_is_not_published(self):
         for words, says in ((["--publish", self.folder / "none"], "holds no rows"), (["--publish"], "runs/experiments/accumulation holds no rows")):
             self.assertIn(says, self.script("accumulation", *words, code=6).stderr)
-        self.assertIn("is a --quick run", self.script("accumulation", "--publish", self.quick("accumulation")[1], code=6).stderr)
+        quick = self.quick("accumulation")[1]
+        self.assertIn("is a --quick run", self.script("accumulation", "--publish", quick, code=6).stderr)
+        self.assertIn("is a --quick run", self.script("accumulation", "--output", quick, "--publish", code=6).stderr)
+        for words in (("--output", quick, "--publish", quick), ("--publish", quick, "--quick"), ("--publish", quick, "bench.terms=1")):
+            self.assertIn("--publish takes a run as it is", self.script("accumulation", *words, code=2).stderr)
         self.assertNotIn("quick = true", (homes()["accumulation"] / "results.toml").read_text())
+
+    def test_launches_of_other_keys_are_told_apart(self):
+        run = self.folder / "run"
+        for ranks in ("1", "2"):
+            said = self.script("scaling", "--quick", "--share-cores", "--ranks", ranks, "--output", run, f"bench.repeats={ranks}").stderr
+        self.assertIn("rows differ in what made them: ranks_0001 by tessera ", said)
+        self.assertIn("bench.repeats=1", said)
+        self.assertEqual(len(Results(run).other_builds), 1)
+
+    def test_rows_none_of_which_ran_are_told_with_their_code(self):
+        said = self.script("sharding", "--quick", "--ranks", "1", code=2).stderr
+        self.assertIn("ended with exit code 2: ", said)
+        self.assertNotIn("Traceback", said)
+        self.assertIn("out of memory", self.script("comm", "--quick", "--ranks", "2", "--share-cores", "bench.memory_limit_gib=0.00001").stdout)
 
     def test_some_rows_make_a_table_and_a_picture_too(self):
         """Also where they are compared with a row that was left out."""
@@ -494,7 +512,7 @@ def results_of(rows):
 class Published(unittest.TestCase):
     def test_keys_of_a_command_may_have_spaces(self):
         command = 'x/tessera deck.toml job.directory=a/b bench.length=[1, 2] model.size=["small", "xl"] job.progress=none bench.rest_ms=0 --resume auto'
-        self.assertEqual(published.overrides_of(command), ["bench.length=[1, 2]", 'model.size=["small", "xl"]', "bench.rest_ms=0"])
+        self.assertEqual(overrides_of({"command": command}), ["bench.length=[1, 2]", 'model.size=["small", "xl"]', "bench.rest_ms=0"])
 
     def test_text_is_read_back_to_the_last_bit(self):
         for value in (1 / 3, -1e-300, 1e22, float("inf"), 7, True, 'a "b"\n\\c\x01', [0.1, [2.5]], {"a b": 1.0, "c": "x"}):

@@ -55,6 +55,7 @@ class Scripts(unittest.TestCase):
 
     def test_run_in_a_job_by_srun(self):
         self.tool("srun", 'echo "$*"; exit 75')
+        self.assertIn("SLURM_DISABLE_STATUS=1", self.call("run", "--launcher", "srun", "echo", code=75).stderr)  # else SIGINT stops nothing
         started = self.call("run", "--launcher", "srun", "-n", "4", "echo", "a b", code=75, says="srun --mpi=pmix").stdout
         self.assertEqual(started, "--mpi=pmix --kill-on-bad-exit=1 --wait=60 --ntasks=4 echo a b\n")
         site = {"SLURM_CPUS_PER_TASK": "8", "SLURM_MPI_TYPE": "pmi2"}
@@ -116,6 +117,13 @@ class Scripts(unittest.TestCase):
         for program, threads, is_set in (("threaded", "99999", True), ("threaded", "1", False), ("true", "99999", False)):
             said = self.call("run", "-n", "1", program, code=75, env={"OMP_NUM_THREADS": threads}).stderr
             self.assertEqual(waits in said, is_set, said)
+        cores = len(os.sched_getaffinity(0))
+        for ranks, nodes, is_set in ((2, 2, False), (3, 2, True), (2, 1, True)):  # each node has as many cores as this one
+            job = {"SLURM_JOB_ID": "5", "SLURM_JOB_NUM_NODES": str(nodes), "OMP_NUM_THREADS": str(max(2, cores))}
+            said = self.call("run", "-n", str(ranks), "threaded", code=75, env=job).stderr
+            self.assertEqual("OMP_WAIT_POLICY" in said, is_set, said)
+            self.assertIn("--bind-to none", said)
+        self.assertNotIn("--bind-to", self.call("run", "threaded", code=75, env={"SLURM_JOB_ID": "5"}).stderr)
         self.call("run", "true", code=2, says="number of threads, not 'two'", env={"OMP_NUM_THREADS": "two"})
 
     def test_run_without_a_program(self):
@@ -371,6 +379,14 @@ class Scripts(unittest.TestCase):
         started = self.call("quickstart", *[f"{key}=1" for key in keys], "train.steps = 3", code=75, says="mpirun -n 2", env={"TESSERA_TEXT": beside})
         self.assertIn(f"data.path={self.folder / 'own.txt'}", started.stderr)
         self.assertTrue(started.stderr.rstrip().endswith(f"{keys[-1]}=1 train.steps = 3"), started.stderr)
+        self.tool("mpirun", 'if [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; else pwd; exit 75; fi')
+        started = self.call("quickstart", "data.path=mine.txt", code=75, env={"TESSERA_TEXT": beside})
+        self.assertEqual(started.stdout.splitlines()[-1], "/")  # where `call` calls from, and where mine.txt begins
+
+    def test_smoke_finds_its_program_from_where_it_was_called(self):
+        self.tool("program", "exit 9")
+        relative = os.path.relpath(self.tools / "program", "/")
+        self.assertIn("starts: exit code 9, not 0\n", self.call("smoke", code=1, env={"TESSERA_PROGRAM": relative}).stdout)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,10 @@ class Refuses(Submit):
                 path.write_text(text)
                 self.call(*TWO, "--array", str(path), code=code, says=says)
         self.call(*TWO, "--array", str(self.folder / "none"), code=FILES, says="none")
+        path.write_text("parallel.ranks\n4\n8\n")
+        self.call(*TWO, "--array", str(path), code=USAGE, says="parallel.ranks=8: parallel.ranks = 8, but -n 4")
+        path.write_text("# a table's comment\ndata.source data.path   # and another\ntokens /a/run#3.bin\n")
+        self.assertIn("row=(data.source=tokens 'data.path=/a/run#3.bin')", self.call(*TWO, "--array", str(path), "--dry-run", code=0))
 
     def test_what_slurm_refuses(self):
         self.tool("sbatch", "echo no such partition >&2; exit 9")
