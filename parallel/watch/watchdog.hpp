@@ -14,7 +14,8 @@
 /// has given no sign of life for as long as a watch without patience may last. Time in which the whole process is
 /// stopped (SIGSTOP, scontrol suspend) does not count.
 ///
-/// Limits  a process that waits outside a Watch is not watched: generation, jobs in which only rank 0 works.
+/// Limits  a process that waits outside a Watch is not watched: generation, jobs in which only rank 0 works, the end of
+///         a launch behind the last watch, where memory is freed and MPI ends.
 #pragma once
 
 #include <array>

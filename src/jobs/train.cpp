@@ -205,7 +205,6 @@ class TrainingRun {
 
   Exit loop() {
     console_.begin(step_, settings_.train.steps);
-    tell("running");
     start_s_ = events::now_s();
     first_step_ = step_;
     while (step_ < settings_.train.steps) {
@@ -234,10 +233,19 @@ class TrainingRun {
     const auto watch = world_.watch("the exchange between steps");
     enum Due { nothing, flush, stop };  // on a rank; the ranks do the largest
     const Due mine = stop_.is_due() ? stop : trace_.is_flush_due() ? flush : nothing;
-    const std::vector<double> most = world_.max({static_cast<double>(mine), saving_.is_busy() ? 1.0 : 0.0});
+    const bool tells = world_.rank() == 0 && directory_->is_status_due();
+    const std::vector<double> most =
+        world_.max({static_cast<double>(mine), saving_.is_busy() ? 1.0 : 0.0, tells ? 1.0 : 0.0});
     const auto due = static_cast<Due>(static_cast<int>(most[0]));
     if (saving_.is_under_way() && most[1] == 0) saving_.go_on();
     if (due == flush) trace_.flush();
+    if (most[2] != 0) {
+      const auto patient = world_.watch("the run's status", parallel::kPatience);  // the file system may be slow
+      world_.agree_on_root([&] {
+        directory_->require_in_place();
+        tell("running");
+      });
+    }
     if (due != stop) return "";
     const std::string reason = first_word(world_, stop_.reason());
     return reason.empty() ? "a request" : reason;  // one that arrived between the two exchanges
@@ -327,7 +335,6 @@ class TrainingRun {
       validated_step_ = step;
     }
     console_.step(record);
-    if (directory_->is_status_due()) directory_->require_in_place(), tell("running");
     trace_.add(record, numbers, is_profiled);
     if (saves_after(step)) save();
   }

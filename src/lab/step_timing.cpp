@@ -101,17 +101,22 @@ StepTiming summarize(const std::vector<train::StepNumbers>& steps) {
           .cold_steps = std::ranges::count(steps, true, &Numbers::was_cold)};
 }
 
+double patience_of(const config::Settings& settings, const parallel::World& world) {
+  return train::plan_batch(settings.train, settings.parallel, world.size()).is_even() ? 1 : parallel::kPatience;
+}
+
 std::vector<train::StepNumbers> run_steps(const config::Settings& settings, train::Steps& trainer,
                                           const data::Sampler& sampler, parallel::World& world, StepOrder order) {
   const Bench& bench = settings.section<Bench>();
+  const double patience = patience_of(settings, world);
   std::int64_t sample = 0;
   const auto start = [&] {
-    const auto watch = world.watch("a step");
+    const auto watch = world.watch("a step", patience);
     trainer.start(sample, sampler);
     sample += settings.train.batch_size;
   };
   const auto collect = [&] {
-    const auto watch = world.watch("the end of a step");
+    const auto watch = world.watch("the end of a step", patience);
     return trainer.collect();
   };
   const bool is_queued = order == StepOrder::queued;

@@ -122,6 +122,26 @@ class BrokenDevice(Shimmed, RunTest):
                 self.assertFalse((self.folder / "run").exists())
 
 
+class SlowStatus(Shimmed, RunTest):
+    """The file system stands still when rank 0 writes the run's status."""
+    SHIM = r"""
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <string.h>
+    #include <unistd.h>
+    int rename(const char* from, const char* to) {
+      static int is_late;
+      const size_t length = strlen(to);
+      if (length > 7 && !strcmp(to + length - 7, "/status") && !is_late++) sleep(8);
+      return ((int (*)(const char*, const char*))dlsym(RTLD_NEXT, "rename"))(from, to);
+    }
+    """
+
+    def test_is_waited_for(self):
+        result = self.run_deck(TINY, "parallel.timeout_s=1", *SHARED_GPUS, ranks=2, **self.preload())
+        self.assertRegex(result.out, r"\n\d+ steps in (8|9|\d\d)\.\d s")
+
+
 class LostRank(RunTest):
     def test_a_killed_rank_ends_the_job(self):
         for way in ways_to_sum():
