@@ -182,7 +182,7 @@ TEST(Keys, every_key_can_be_set_from_a_deck_and_survives_the_resolved_deck) {
       overrides.push_back("parallel.shard=parameters");
     if (key.name == "plan.network_per") overrides.push_back("plan.network=ndr");
     if (key.name == "parallel.offload_slots") overrides.push_back("parallel.offload=optimizer");
-    if (key.name == "job.kind") overrides.push_back("job.input=there");
+    if (key.name == "job.kind" || key.name == "experiment.job") overrides.push_back("job.input=there");
     if (key.name == "generate.prompts") overrides.insert(overrides.end(), {"job.kind=generate", "job.input=there"});
     if (key.name == "job.input") overrides.push_back("job.kind=verify.model");
     if (key.name == "job.output") overrides.insert(overrides.end(), {"job.kind=verify.model", "job.input=there"});
