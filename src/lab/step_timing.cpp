@@ -102,7 +102,7 @@ StepTiming summarize(const std::vector<train::StepNumbers>& steps) {
 }
 
 double patience_of(const config::Settings& settings, const parallel::World& world) {
-  return train::plan_batch(settings.train, settings.parallel, world.size()).is_even() ? 1 : parallel::kPatience;
+  return settings.train.batch_size % world.size() == 0 ? 1 : parallel::kPatience;
 }
 
 std::vector<train::StepNumbers> run_steps(const config::Settings& settings, train::Steps& trainer,
@@ -154,7 +154,7 @@ Timing time_forward(const config::Settings& settings, train::Validator& model, c
   const std::int64_t sequences = settings.train.batch_size;
   if (sampler.validation_windows() < sequences) return {};
   const auto pass_s = [&] {
-    const auto watch = world.watch("a forward pass", sequences % world.size() == 0 ? 1 : parallel::kPatience);
+    const auto watch = world.watch("a forward pass", patience_of(settings, world));
     world.barrier();
     const double start_s = events::now_s();
     model.validate(sampler, sequences);
