@@ -96,8 +96,8 @@ class Early(RunTest):
         self.assertEqual(job.wait(SOON_S).code, -signal.SIGTERM)
 
     def test_what_cannot_go_on_later_ends(self):
-        for kind in ("bench.kernels", "generate"):
-            job, give = self.start_with_pipe(f"job.input={self.folder}")
+        for kind, overrides in (("bench.kernels", ()), ("generate", (f"job.input={self.folder}",))):
+            job, give = self.start_with_pipe(*overrides)
             os.kill(job.process.pid, signal.SIGTERM)
             give(TINY.read_text().replace('"train"', f'"{kind}"'))
             result = job.wait(SOON_S)
