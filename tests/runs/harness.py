@@ -219,6 +219,11 @@ class RunTest(unittest.TestCase):
                              f"{what}: largest difference {difference.max():.3g}, of values up to {scale:.3g}")
 
 
+def example(page, words):
+    """The example in Python of a page that holds `words`, as it stands there."""
+    return next(code for code in re.findall(r"```python\n(.*?)```", (SOURCE / page).read_text(), re.S) if words in code)
+
+
 def latest_step(directory):
     """Optimizer steps of the newest published checkpoint; 0 where there is none yet."""
     try:

@@ -6,13 +6,15 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 import unittest
 
 import h5py
 import numpy as np
 
-from harness import FILES, PATIENCE, STOPPED, TINY, RunTest, column, end_all, latest_step, wait_for_end
+from harness import FILES, PATIENCE, STOPPED, TINY, RunTest, column, end_all, example, latest_step, wait_for_end
 
 TOKENS = 40_000
 
@@ -50,6 +52,14 @@ def some_tokens(seed, count=TOKENS):
     return np.random.default_rng(seed).integers(0, 64, count)
 
 
+class OurPages(RunTest):
+    def test_the_three_forms_that_a_page_writes_train_the_same(self):
+        subprocess.run([sys.executable, "-c", example("input/README.md", "llmc.bin")], cwd=self.folder, check=True)
+        losses = [column(self.train(name.replace(".", " "), "data.source=tokens", f"data.path={name}", "model.vocab_size=4000",
+                                    "train.steps=2", "optimizer.warmup_steps=1"), "loss") for name in ("tokens.h5", "llmc.bin", "tokens.bin")]
+        np.testing.assert_array_equal(losses[1:], losses[:1] * 2)
+
+
 class Shrinking(RunTest):
     def test_a_file_that_shrinks_ends_the_run_with_its_name(self):
         for name, write in FORMS.items():
@@ -61,7 +71,7 @@ class Shrinking(RunTest):
                     self.wait_until(lambda: latest_step(directory) >= 10, "a checkpoint", job)
                     processes = job.ranks()
                     os.truncate(path, 3000)
-                    result = job.wait(60)
+                    result = job.wait()
                     self.assertEqual(result.code, FILES, str(result))
                     self.assertIn(f"{path}", result.err, str(result))
                     self.assertIn("--resume auto", result.err, str(result))
@@ -96,7 +106,7 @@ class NoFiles(RunTest):
                     for ranks in (None, 2) if kind == "FIFO" else (None,):
                         job = self.start(TINY, f"job.directory={self.folder / 'run'}", f"data.source={source}",
                                          f"data.path={path}", "model.vocab_size=257", ranks=ranks)
-                        result = job.wait(30)
+                        result = job.wait()
                         self.assertEqual(result.code, FILES, str(result))
                         self.assertIn(f"{path}: not a regular file but a ", result.err, str(result))
 
@@ -331,7 +341,7 @@ class Shards(RunTest):
                 self.wait_until(lambda: latest_step(directory) >= 10, "a checkpoint", job)
                 for path in self.folder.glob("nanogpt_*.bin"):  # one that is open may be removed unnoticed
                     spoil(path)
-                result = job.wait(60)
+                result = job.wait()
                 self.assertEqual(result.code, FILES, str(result))
                 self.assertRegex(result.err, rf"{self.folder}/nanogpt_\d+\.bin: .*{says}", str(result))
 

@@ -11,7 +11,8 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, SOURCE, STOPPED, TINY, USAGE, RunTest, descendants, end_all, latest_step, snapshot
+from harness import (FILES, FINISHED, NUMBERS, OUT_OF_MEMORY, PATIENCE, SOURCE, STOPPED, TINY, USAGE, RunTest,
+                     descendants, end_all, latest_step, snapshot)
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import launch  # noqa: E402  (after the path to it)
@@ -451,7 +452,7 @@ class Rounds(RunTest):
         self.assertTrue(np.isfinite(found["record/backward_ms"]).all(), "the first round's were still in the rows' files")
 
     def test_a_signal_between_rounds_ends_it_and_it_goes_on(self):
-        rest_s = 5
+        rest_s = 5 * PATIENCE
         words = ("experiment.rounds=2", "bench.pass=forward", f"bench.rest_ms={1000 * rest_s}", 'experiment.only=["flash2_16"]')
         job = self.start(self.compared, *words)
         self.wait_until(lambda: " took " in job.printed(), "the first round", job)
@@ -743,7 +744,7 @@ row_limit_s = 0
 """)
         job = self.start(deck, ranks=2)
         self.wait_until(lambda: "transport" in job.printed(), "the first benchmark", job)
-        time.sleep(0.5)  # its row is under way, for seconds
+        self.wait_until(lambda: list(self.folder.rglob("*.part*")), "its row under way, for seconds", job)
         end_all(job.ranks(), signal.SIGTERM)
         result = job.wait()
         self.assertEqual(result.code, STOPPED, str(result))

@@ -152,7 +152,7 @@ class LostRank(RunTest):
                 ranks = job.ranks()
                 self.assertEqual(len(ranks), 2)
                 os.kill(ranks[1], signal.SIGKILL)
-                result = job.wait(60)
+                result = job.wait()
                 self.assertNotIn(result.code, (0, STOPPED, "none: it hung"), str(result))
                 self.assertTrue(wait_for_end(ranks), "a rank lives on")
 
@@ -180,11 +180,11 @@ class LostRank(RunTest):
         printed = job.printed().count("\n")
         self.wait_until(lambda: job.printed().count("\n") > printed + 40, "further steps", job)
         end_all(ranks, signal.SIGTERM)
-        result = job.wait(60)
+        result = job.wait()
         self.assertEqual(result.code, STOPPED, str(result))
 
     def assert_noticed(self, job, ranks):
-        result = job.wait(60)
+        result = job.wait()
         self.assertEqual(result.code, HANG, str(result))
         self.assertRegex(result.err, r"tessera: rank \d: no progress for [\d.]+ s.*, under way: ")
         self.assertRegex(result.err, rf"(sum|max|all_reduce){MEANS} of [\w. ]+ started")
@@ -231,7 +231,7 @@ class Start(RunTest):
         end_all(stopped, signal.SIGSTOP)
         others = [pid for pid in descendants(job.process.pid) if pid not in stopped]
         end_all(others, signal.SIGCONT)
-        result = job.wait(60)
+        result = job.wait()
         self.assertEqual(result.code, HANG, str(result))
         self.assertRegex(result.err, rf"tessera: rank 0: rank 1 has reached the start, and is stopped: process {stopped[0]}\n")
         self.assertRegex(result.err, r"tessera: rank 0: ranks that have reached the start on this host: 0, 1\n")
@@ -319,7 +319,7 @@ class FlightRecorder(RunTest):
         begin_s = time.monotonic()
         result = job.wait()
         self.assertEqual(result.code, HANG, str(result))
-        self.assertLess(time.monotonic() - begin_s, 20)  # ten times the limit: 30 s
+        self.assertLess(time.monotonic() - begin_s, 28)  # ten times the limit: 30 s
         self.assertRegex(result.err, r"rank [01]: no progress for .*, under way: a checkpoint\n")
         self.assertRegex(result.err, r"tessera: rank [01]: rank 2 has given no sign of life for ")
         self.assertNotIn("no rank of this host is behind", result.err)

@@ -53,6 +53,19 @@ class Scripts(unittest.TestCase):
         for ranks in ("2", "1234567"):
             self.assertIn(f"-n {ranks} true\n", self.call("run", "-n", ranks, "true", code=0).stdout)
 
+    def test_run_gives_mpirun_its_own_flags_and_then_the_users(self):
+        self.tool("mpirun", '[ "$1" != --version ] || echo "mpirun (Open MPI) 4.1.4"; printf "%s\\n" "$*"')
+        started = self.call("run", "-n", "1000", "true", code=0, env={"TESSERA_MPIRUN_FLAGS": "--mca x y"}).stdout
+        self.assertIn("-n 1000 --bind-to none --oversubscribe --mca x y true\n", started)
+        self.assertNotIn("--oversubscribe", self.call("run", "true", code=0).stdout)
+
+    def test_run_names_the_processor_to_an_old_blas(self):
+        (self.tools / "grep").unlink()
+        for flag, name in (("avx512f", "SkylakeX"), ("avx2", "Haswell"), ("none", None)):
+            self.tool("grep", f'case "$*" in "-qsw {flag} /proc/cpuinfo") exit 0;; "-qsw avx"*) exit 1;; esac; exec {shutil.which("grep")} "$@"')
+            said = self.call("run", "sh", "-c", "echo ${OPENBLAS_CORETYPE:-None}", code=0).stdout
+            self.assertEqual(said, f"{name}\n")
+
     def test_run_in_a_job_by_srun(self):
         self.tool("srun", 'echo "$*"; exit 75')
         self.assertIn("SLURM_DISABLE_STATUS=1", self.call("run", "--launcher", "srun", "echo", code=75).stderr)  # else SIGINT stops nothing

@@ -140,6 +140,7 @@ class Equality(SharedSteps):
                                   "checkpoint.every=0", "data.validation_fraction=0", "train.batch_size=48",
                                   "model.d_model=256", "model.d_ff=1024", "model.num_layers=4",  # 8 MiB of a rank's sums
                                   f"train.micro_batch_size={micro}") for micro in (2, 1)]
+        self.assertGreater(min(peaks), 8 * 2**20, "the sums of a rank alone")
         self.assertLess(peaks[1], peaks[0] + 16 * 2**20, f"12 micro-steps and 24 take {peaks}")
 
     def test_three_ranks_train_as_one_does(self):
@@ -355,7 +356,7 @@ class Ends(SharedSteps):
             with self.subTest(stage=name):
                 directory, job, ranks = self.endless(name, *keys)
                 os.kill(ranks[-1], signal.SIGTERM)
-                result = job.wait(60 * PATIENCE)
+                result = job.wait()
                 self.assertEqual(result.code, STOPPED, str(result))
                 steps = latest_step(directory)
                 self.assertEqual(column(directory, "step")[-1], steps)
@@ -369,7 +370,7 @@ class Ends(SharedSteps):
                 self.wait_until(lambda: "6 steps in" in job.printed(), "the end of training", job)
                 time.sleep(0.1)
                 os.kill(job.ranks()[-1], signal.SIGTERM)
-                result = job.wait(60 * PATIENCE)
+                result = job.wait()
                 self.assertEqual(result.code, FINISHED, str(result))
                 self.assertRegex(result.out, r"--- \d+ tokens? generated from the trained model, then .*the run is finished")
 
@@ -380,12 +381,12 @@ class Ends(SharedSteps):
                 "job.progress=line", "train.sample_tokens=8")
         for name, keys in SHARDED.items():
             with self.subTest(stage=name):
-                for attempt in range(5):
+                for attempt in range(10):
                     job = self.start(TINY, f"job.directory={self.folder / name} {attempt}", *slow, *keys, ranks=2)
                     self.wait_until(lambda: re.search(r"^ +1 ", job.printed(), re.M), "step 1", job)
-                    time.sleep(0.2)
+                    time.sleep(0.2 * (attempt + 1))  # until the last step, too, is over
                     os.kill(job.ranks()[-1], signal.SIGUSR1)
-                    result = job.wait(60 * PATIENCE)
+                    result = job.wait()
                     if result.code != STOPPED:  # the signal came before the last step
                         break
                 self.assertEqual(result.code, FINISHED, str(result))
@@ -397,7 +398,7 @@ class Ends(SharedSteps):
             with self.subTest(stage=name):
                 _, job, ranks = self.endless(name, *keys)
                 os.kill(ranks[1], signal.SIGKILL)
-                result = job.wait(60 * PATIENCE)
+                result = job.wait()
                 self.assertNotIn(result.code, (FINISHED, STOPPED, "none: it hung"), str(result))
                 self.assertTrue(wait_for_end(ranks), "a rank lives on")
 
@@ -406,7 +407,7 @@ class Ends(SharedSteps):
             with self.subTest(way=name):
                 _, job, ranks = self.endless(name, *keys, "parallel.timeout_s=2")
                 os.kill(ranks[1], signal.SIGSTOP)
-                result = job.wait(60 * PATIENCE)
+                result = job.wait()
                 self.assertEqual(result.code, HANG, str(result))
                 self.assertRegex(result.err, r"tessera: rank \d: no progress for [\d.]+ s.*, under way: ")
                 self.assertIn("--resume auto", result.err)

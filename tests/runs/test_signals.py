@@ -7,7 +7,7 @@ import unittest
 
 import numpy as np
 
-from harness import STOPPED, TINY, RunTest, column, end_all, latest_step, tensors
+from harness import STOPPED, TINY, RunTest, Shimmed, column, end_all, latest_step, tensors
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 SHORT = ("train.steps=4", "optimizer.warmup_steps=2", "trace.profile_steps=[]", "train.validate_every=0")
@@ -117,6 +117,22 @@ class Early(RunTest):
             part = self.folder / f"kernels.h5.part{job.process.pid}"  # the rows that it had
             self.assertEqual({path.name for path in self.folder.glob("kernels.h5*")}, {"kernels.h5", part.name})
             part.unlink()
+
+
+class Finalized(Shimmed, RunTest):
+    """mpirun kills the ranks of a launch in which one ends without MPI_Finalize and with another code than 0."""
+    SHIM = r"""
+    #include <mpi.h>
+    #include <unistd.h>
+    int MPI_Finalize(void) {
+      const int code = PMPI_Finalize();
+      return write(2, "finalized\n", 10) == 10 ? code : 1;
+    }
+    """
+
+    def test_all_ranks_leave_mpi_before_they_end_with_75(self):
+        result = self.run_deck(TINY, *SHORT, "train.time_limit_s=1e-9", ranks=2, code=STOPPED, **self.preload())
+        self.assertEqual(result.err.count("finalized"), 2, str(result))
 
 
 class Late(RunTest):

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import xarray
 
-from harness import NUMBERS, SOURCE, STOPPED, TINY, USAGE, RunTest, Shimmed, end_all, latest_step
+from harness import NUMBERS, SOURCE, STOPPED, TINY, USAGE, RunTest, Shimmed, end_all, example, latest_step
 
 TIMES = ("step_time", "compute_time", "exposed_comm", "data_time")
 
@@ -45,8 +45,6 @@ class ByRank(RunTest):
 
     def test_the_page_finds_the_straggler(self):
         """The example of input/README.md, as it stands there, on a run whose times are made up: hosts of tests are too noisy."""
-        page = (SOURCE / "input/README.md").read_text()
-        example = next(code for code in re.findall(r"```python\n(.*?)```", page, re.S) if "idxmax" in code)
         (self.folder / "runs").mkdir()
         directory = self.train("runs/tiny", ranks=2)
         with h5py.File(directory / "run.h5", "r+") as file:
@@ -55,7 +53,7 @@ class ByRank(RunTest):
             made_up[4] = 60, 0.3                                   # one long step of the other rank
             made_up[np.isnan(times[:])] = np.nan                   # profiled steps have no times
             times[:] = made_up
-        answer = subprocess.run([sys.executable, "-c", example], cwd=self.folder, text=True, capture_output=True)
+        answer = subprocess.run([sys.executable, "-c", example("input/README.md", "idxmax")], cwd=self.folder, text=True, capture_output=True)
         self.assertEqual((answer.returncode, answer.stdout), (0, "1\n"), answer.stderr)
 
     def test_another_number_of_ranks_widens_the_table(self):

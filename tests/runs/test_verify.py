@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """verify.attention and verify.model through the program, against float64 goldens made by plain PyTorch arithmetic."""
+import subprocess
+import sys
 import unittest
 
 import h5py
 import numpy as np
 
-from harness import EPS32, FILES, NUMBERS, SOURCE, TINY, USAGE, RunTest, gpus, latest_step, tensors
+from harness import EPS32, FILES, NUMBERS, PROGRAM, SOURCE, TINY, USAGE, RunTest, example, gpus, latest_step, tensors
 
 GOLDEN = SOURCE / "tests/golden"
 UNIT_ROUNDOFF = {"fp32": EPS32, "bf16": 2.0**-8, "fp16": 2.0**-11}
@@ -45,6 +47,16 @@ class Exact(dict):
         super().__init__({key: np.asarray(value)[...] for key, value in {
             "q": q, "k": k, "v": v, "d_out": d_out, "out": out, "lse": lse, "d_q": d_scores @ exact_k,
             "d_k": d_scores.swapaxes(-1, -2) @ exact_q, "d_v": p.swapaxes(-1, -2) @ exact_d}.items()})
+
+
+class FrontPage(RunTest):
+    def test_its_example_runs_as_it_stands_there(self):
+        (self.folder / "build/cpu").mkdir(parents=True)
+        (self.folder / "build/cpu/tessera").symlink_to(PROGRAM)
+        (self.folder / "input").symlink_to(SOURCE / "input")
+        answer = subprocess.run([sys.executable, "-c", example("README.md", "verify.attention")], cwd=self.folder, text=True, capture_output=True)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertLess(float(answer.stdout.splitlines()[-1]), 64 * EPS32)
 
 
 class VerifyAttention(RunTest):

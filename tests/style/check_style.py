@@ -13,6 +13,7 @@ files include each other in a circle, and no two of src share a name.
 import ast
 import itertools
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -76,10 +77,20 @@ FOLDERS = ["src", "kernels", "parallel", "tests", "scripts", "cmake", "input", "
 MACHINE_PATH = re.compile(r"(?<![\w.$}{])/(home|root|work|Users|scratch|lustre|mnt|tmp)/[\w.]")
 
 
+def ignored(root):
+    """What git is told to ignore, such as a site's own scripts/slurm/site; nothing where git or a .git is missing."""
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return set()
+    words = ["git", "-C", root, "ls-files", "--others", "--ignored", "--exclude-standard", "-z", "--", *FOLDERS]
+    answer = subprocess.run(words, capture_output=True, text=True)
+    return {root / name for name in answer.stdout.split("\0") if name}
+
+
 def files(root):
+    without = ignored(root)
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts and path.suffix not in {".h5", ".png"}:
+            if path not in without and path.is_file() and "__pycache__" not in path.parts and path.suffix not in {".h5", ".png"}:
                 yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8", errors="replace")
     for path in sorted(root.glob("*")):
         if path.suffix in {".txt", ".json", ".md"} and path.is_file():

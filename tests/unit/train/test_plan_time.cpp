@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <cmath>
 
 #include "config/rules.hpp"
@@ -433,13 +433,9 @@ TEST(PlanText, for_4096_ranks_takes_milliseconds) {
   for (const auto shard :
        {config::Shard::none, config::Shard::optimizer, config::Shard::gradients, config::Shard::parameters}) {
     s.parallel.shard = shard;
-    double fastest_s = 1e9;
-    for (int i = 0; i < 5; ++i) {  // the machine may be busy
-      const auto start = std::chrono::steady_clock::now();
-      EXPECT_THAT(plan_text(s, 1), HasSubstr("for 4096 ranks"));
-      fastest_s = std::min(fastest_s, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    }
-    EXPECT_LT(fastest_s, 0.1);
+    const std::clock_t start = std::clock();  // of this process: the machine may be busy
+    EXPECT_THAT(plan_text(s, 1), HasSubstr("for 4096 ranks"));
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 1) << "hours, if it visited pairs of ranks";
   }
 }
 

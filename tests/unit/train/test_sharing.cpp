@@ -166,6 +166,7 @@ TEST(Sharing, every_order_and_stage_trains_as_one_rank_does) {
     for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
       for (const std::int64_t micro_steps : {1, 3}) {
         for (const std::int64_t checkpoint : {0, 1}) {
+          if (ranks == 4 && (micro_steps == 1 || checkpoint == 0)) continue;  // the whole product on fewer
           const std::int64_t batch = 36;
           expect_same_training(way, {batch, batch / ranks / micro_steps, checkpoint, dtype});
         }
@@ -192,6 +193,7 @@ TEST(Sharing, lion_trains_as_one_rank_does_in_every_order_stage_and_variant) {
   for (const Way& each : kOrdersAndStages) {
     const Way way = by(config::OptimizerKind::lion, each);
     expect_same_training(way, {7, 1, 1, Dtype::fp64});
+    if (ranks == 4) continue;  // the rest on fewer
     expect_same_training(way, {36, 12 / ranks, 0, Dtype::bf16});
     expect_same_training(way, {12, 0, 0, Dtype::bf16, Narrow::everything});
   }
@@ -581,8 +583,8 @@ TEST(Sharing, a_copied_state_stays_what_it_was_while_steps_follow) {
   std::vector<Way> ways(std::begin(kOrdersAndStages), std::end(kOrdersAndStages));
   ways.insert(ways.end(), std::begin(kVariants), std::end(kVariants));
   for (const Way& way : ways) {
-    for (const Case c : {Case{12, 0, 0, Dtype::fp32}, Case{12, 0, 0, Dtype::bf16}, Case{12, 0, 0, Dtype::fp16},
-                         Case{12, 0, 0, Dtype::bf16, Narrow::everything}}) {
+    for (const Case c :
+         {Case{12, 0, 0, Dtype::fp32}, Case{12, 0, 0, Dtype::bf16}, Case{12, 0, 0, Dtype::bf16, Narrow::everything}}) {
       if (!fits(way)) continue;
       SCOPED_TRACE(way.name + ", " + std::string(name_of(c.dtype)));
       config::Settings deck = deck_of(way, c);
