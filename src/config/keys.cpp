@@ -35,7 +35,7 @@ std::string toml_text(const std::vector<Element>& values) {
 }
 
 std::string number_text(double value) {
-  if (value == kMaxInteger) return fmt::to_string(std::numeric_limits<std::int64_t>::max());
+  if (value == kMaxInteger) return std::to_string(std::numeric_limits<std::int64_t>::max());
   return std::abs(value) < 1e10 && value == std::floor(value) ? fmt::format("{:.0f}", value)
                                                               : fmt::format("{:g}", value);
 }
