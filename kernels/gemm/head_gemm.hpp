@@ -16,10 +16,17 @@
 ///            is requested for another type than float or without cuBLASLt.
 #pragma once
 
+#include "kernels/core/dtype.hpp"
+#include "kernels/core/target.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/gemm/operation.hpp"
 
 namespace tessera::kernels {
+
+/// Whether a library multiplies heads of a dtype.
+constexpr bool has_head_library(Dtype dtype, const Target& target) {
+  return target.is_host ? dtype != Dtype::bf16 && dtype != Dtype::fp16 : target.has_vendor_parts();
+}
 
 template <class Exec, class Scalar>
 struct HeadGemm {

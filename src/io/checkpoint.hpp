@@ -137,10 +137,14 @@ class CheckpointReader {
 /// Throws  the same Failure(Exit::files) on every rank, naming the damaged file and an older checkpoint to use instead
 CheckpointReader open_checkpoint(const std::filesystem::path& step_folder, const Peers&, std::string_view option);
 
-/// Rewinds the run in `run_directory` to its checkpoint `step_folder`: points `latest` there, then moves checkpoints
-/// of later steps to a new checkpoints/abandoned_NN, with a copy of run.h5, whose later rows are about to be removed.
-/// Returns that folder; empty if there was no later checkpoint. A kill before `latest` has moved changes nothing; after
-/// it, newest_checkpoint() is `step_folder`, and calling again with it completes the rewind. Local: call on one rank.
+/// Whether `step_folder`, in any spelling, is one of the run's checkpoints or a link there that stands for one.
+bool is_checkpoint_in(const std::filesystem::path& run_directory, const std::filesystem::path& step_folder);
+
+/// Rewinds the run in `run_directory` to `step_folder`, one of its checkpoints: points `latest` there, then moves
+/// checkpoints of later steps to a new checkpoints/abandoned_NN, with a copy of run.h5, whose later rows are about to
+/// be removed. Returns that folder; empty if there was no later checkpoint. A kill before `latest` has moved changes
+/// nothing; after it, newest_checkpoint() is `step_folder`, and calling again with it completes the rewind. Local: call
+/// on one rank.
 ///
 /// Throws  Failure(Exit::files) if a file or folder cannot be read, written or moved.
 std::optional<std::filesystem::path> rewind_to(const std::filesystem::path& run_directory,

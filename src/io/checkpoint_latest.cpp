@@ -125,13 +125,15 @@ Writer writer_of(const fs::path& step_folder) {
   return {};
 }
 
-/// The step's name in `checkpoints`, where it may be a link to a folder of another name. A link of another name than a
-/// step's leads to one.
-std::string entry_of(const fs::path& checkpoints, const fs::path& step_folder) {
-  const fs::path path = step_folder.has_filename() ? step_folder : step_folder.parent_path();
+/// The path of a checkpoint's entry in `checkpoints`, where it may be a link to a folder of another name. A link of
+/// another name than a step's leads to one. None if it lies elsewhere.
+std::optional<fs::path> entry_of(const fs::path& checkpoints, const fs::path& step_folder) {
   std::error_code error;
-  const bool is_entry = step_of(path.filename().string()) && fs::equivalent(path.parent_path(), checkpoints, error);
-  return (is_entry ? path : fs::canonical(step_folder)).filename().string();
+  const fs::path spelled = step_folder.has_filename() ? step_folder : step_folder.parent_path();
+  for (const fs::path& path : {fs::absolute(spelled, error), fs::canonical(spelled, error)}) {
+    if (step_of(path.filename().string()) && fs::equivalent(path.parent_path(), checkpoints, error)) return path;
+  }
+  return {};
 }
 
 void require_target_of_link(const fs::path& checkpoints) {
@@ -197,9 +199,13 @@ std::vector<fs::path> remove_checkpoints(const fs::path& run_directory) {
   return foreign;
 }
 
+bool is_checkpoint_in(const fs::path& run_directory, const fs::path& step_folder) {
+  return entry_of(checkpoints_in(run_directory), step_folder).has_value();
+}
+
 std::optional<fs::path> rewind_to(const fs::path& run_directory, const fs::path& step_folder) {
   const fs::path checkpoints = checkpoints_in(run_directory);
-  const std::string name = entry_of(checkpoints, step_folder);
+  const std::string name = entry_of(checkpoints, step_folder).value().filename().string();
   Latest latest = read_latest(checkpoints);
   auto later = steps_in(checkpoints);
   std::erase_if(later, [&](std::int64_t step) { return step <= step_of(name); });

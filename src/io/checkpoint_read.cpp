@@ -22,22 +22,25 @@ namespace {
 std::string instead_of(const fs::path& folder, std::string_view option) {
   const auto step = step_of(folder.filename().string());
   auto steps = steps_in(folder.parent_path());
-  std::erase_if(steps, [&](std::int64_t s) { return step && s >= *step; });
+  std::erase_if(steps, [&](std::int64_t s) {
+    std::error_code error;
+    return (step && s >= *step) || fs::equivalent(folder.parent_path() / step_name(s), folder, error);
+  });
   if (steps.empty()) {
     return fmt::format("There is no older checkpoint beside it: use another run's ({}...), or start a new run", option);
   }
-  return fmt::format("Use the one before: {}{}", option, (folder.parent_path() / step_name(steps.back())).string());
+  return fmt::format("Use the one before: {}{}", option, shell_word(folder.parent_path() / step_name(steps.back())));
 }
 
 Failure damaged(const fs::path& file, const std::string& what, std::string_view option) {
-  return Failure(Exit::files, "{}: {}. {}.", file.string(), what, instead_of(file.parent_path(), option));
+  return Failure(Exit::files, "{}: {}. {}", file.string(), what, instead_of(file.parent_path(), option));
 }
 
 /// The index, open, after checking its checksum and version.
 h5::File open_index(const fs::path& folder, std::string_view option) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
-    throw Failure(Exit::files, "{}: no such checkpoint folder. {}.", folder.string(), instead_of(folder, option));
+    throw Failure(Exit::files, "{}: no such checkpoint folder. {}", folder.string(), instead_of(folder, option));
   }
   const fs::path path = folder / "index.h5", sum_path = folder / "index.xxh3";
   for (const fs::path& file : {path, sum_path}) {

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -150,6 +152,15 @@ void publish(const std::filesystem::path& from, const std::filesystem::path& to)
     throw file_failure(to, fmt::format("renaming {} to it", from.filename().string()), errno);
   }
   sync_folder(to.has_parent_path() ? to.parent_path() : ".");
+}
+
+std::string shell_word(const std::filesystem::path& path) {
+  const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("_./-+=:,@%", c) != nullptr; };
+  const std::string text = path.string();
+  if (std::all_of(text.begin(), text.end(), is_plain)) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
 }
 
 std::string read_text(const std::filesystem::path& path) {

@@ -55,6 +55,9 @@ void make_folder(const std::filesystem::path&);    // with its parents; an exist
 /// Renames `from` to `to` within one folder, replacing a file there in one step, and syncs the folder.
 void publish(const std::filesystem::path& from, const std::filesystem::path& to);
 
+/// A path as a word of a command: in single quotes if a shell would read it otherwise.
+std::string shell_word(const std::filesystem::path&);
+
 std::string read_text(const std::filesystem::path&);
 /// Writes `path`.tmp, syncs and publishes it: a reader sees the old text or the new one.
 void write_text(const std::filesystem::path&, std::string_view text);

@@ -73,9 +73,10 @@ Reason innermost_reason() {
   return reason;
 }
 
-/// The errno inside a reason such as "file write failed: ..., errno = 28, error message = '...'"; 0: none.
+/// The errno inside a reason such as "file write failed: ..., errno = 28, error message = '...'", behind a path that
+/// may hold anything; 0: none.
 int errno_in(const std::string& reason) {
-  const auto at = reason.find("errno = ");
+  const auto at = reason.rfind("errno = ");
   return at == std::string::npos ? 0 : std::atoi(reason.c_str() + at + 8);
 }
 
@@ -84,7 +85,7 @@ int errno_in(const std::string& reason) {
 void fail(const std::string& where, std::string_view doing) {
   const auto [reason, is_memory] = innermost_reason();
   const int error = errno_in(reason);
-  if (reason.find("lock file") != std::string::npos || reason.find("lock the file") != std::string::npos) {
+  if (reason.starts_with("unable to lock")) {
     throw Failure(Exit::files,
                   "{}: {} failed: {}. Another program may have the file open for writing: end it; if the file system "
                   "cannot lock files, set HDF5_USE_FILE_LOCKING=FALSE in the environment.",

@@ -146,15 +146,19 @@ std::string run_id_in(const std::filesystem::path& run_directory) {
   }
 }
 
-Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step)
-    : path_(std::move(path)), info_(std::move(info)), flush_s_(flush_s), log_(resumed_step.value_or(0) + 1) {
+Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step,
+             std::function<void()> require_place)
+    : path_(std::move(path)),
+      require_place_(std::move(require_place)),
+      info_(std::move(info)),
+      flush_s_(flush_s),
+      log_(resumed_step.value_or(0) + 1) {
   created_ = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   const bool continues = resumed_step && std::filesystem::exists(path_);
   if (continues) {
     const auto resume_without = [this](const std::string& fault) {
-      return Failure(Exit::files,
-                     "{0} To resume without its rows, which no checkpoint needs, move it away: mv \"{1}\" \"{1}.old\"",
-                     fault, path_.string());
+      return Failure(Exit::files, "{} To resume without its rows, which no checkpoint needs, move it away: mv {} {}",
+                     fault, shell_word(path_), shell_word(path_.string() + ".old"));
     };
     try {
       load(*resumed_step);
@@ -182,7 +186,7 @@ Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::opti
 Trace::~Trace() {
   try {
     if (has_unwritten_ || log_.has_rows()) flush();  // a job that ends by an exception keeps its last rows
-  } catch (...) {  // that exception is the one to report
+  } catch (...) {                                    // that exception is the one to report
   }
 }
 
@@ -231,6 +235,7 @@ void Trace::set_end(std::string reason) {
 }
 
 void Trace::flush() {
+  require_place_();
   const double start_s = events::now_s();
   attempts_.back().end_s = wall_clock_s();
   has_unwritten_ = has_unwritten_ || log_.has_rows();

@@ -32,6 +32,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -97,8 +98,10 @@ class Trace {
  public:
   /// A new file, or with `resumed_step` the continuation of the existing one: its rows up to that step are kept, the
   /// next flush removes later ones. With resumed_step and no file at `path` (a run moved without it) the trace starts
-  /// empty.
-  Trace(std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step = {});
+  /// empty. `require_place` throws where the file must not be written any longer.
+  Trace(
+      std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step = {},
+      std::function<void()> require_place = [] {});
   ~Trace();
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
@@ -129,6 +132,7 @@ class Trace {
   void write(const std::filesystem::path&) const;
 
   std::filesystem::path path_;
+  std::function<void()> require_place_;
   RunInfo info_;
   std::string created_;
   double flush_s_;

@@ -10,6 +10,7 @@
 
 #include "build_info.hpp"
 #include "config/keys.hpp"
+#include "io/files.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/gemm_algorithms.hpp"
 #include "jobs/failure.hpp"
@@ -105,12 +106,8 @@ io::Peers peers_of(parallel::World& world) {
 bool continues_itself(const Context& context) {
   if (!context.resume || *context.resume == "auto") return context.resume.has_value();
   bool is_own = false;
-  context.world.agree_on_root([&] {
-    std::error_code error;
-    const fs::path folder = fs::canonical(checkpoint_folder(*context.resume), error);
-    is_own =
-        !error && fs::equivalent(folder.parent_path(), io::checkpoints_in(context.settings().job.directory), error);
-  });
+  context.world.agree_on_root(
+      [&] { is_own = io::is_checkpoint_in(context.settings().job.directory, checkpoint_folder(*context.resume)); });
   return context.world.any(is_own);
 }
 
@@ -131,7 +128,7 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
         note(fmt::format(
             "resume     checkpoints/latest names {}, but {} is newer, and complete: continuing from it (for "
             "the older one: --resume {})\n",
-            named, newest->filename().string(), (newest->parent_path() / named).string()));
+            named, newest->filename().string(), io::shell_word(newest->parent_path() / named)));
       }
     }
   });
@@ -294,8 +291,8 @@ io::Background::Work checkpoint_of(const Context& context, train::Trainer& train
   };
 }
 
-Saving::Saving(parallel::World& world, Owner& owner, Note note)
-    : world_(world), owner_(owner), note_(std::move(note)), background_(peers_of(world)) {}
+Saving::Saving(parallel::World& world, std::function<void(double)> completed, Note note)
+    : world_(world), completed_(std::move(completed)), note_(std::move(note)), background_(peers_of(world)) {}
 
 void Saving::save(const std::function<void()>& flush, const std::function<io::Background::Work()>& prepare,
                   bool in_background) {
@@ -328,18 +325,21 @@ void Saving::finish() {
   has_saved(background_.seconds());
 }
 
-void Saving::finish_after_failure() {
+bool Saving::finish_after_failure() {
   try {
     finish();
-  } catch (const parallel::AgreedError&) {
-  } catch (const std::exception&) {
-    if (world_.size() > 1) throw;  // the other ranks wait for this one
+    return true;
+  } catch (const std::exception& caught) {
+    const bool is_agreed = dynamic_cast<const parallel::AgreedError*>(&caught) != nullptr;
+    if (!is_agreed && world_.size() > 1) throw;  // the other ranks wait for this one
+    note_(fmt::format("warning    the checkpoint under way was not completed: {}\n", caught.what()));
+    return false;
   }
 }
 
 void Saving::has_saved(double took_s) {
   longest_write_s_ = std::max(longest_write_s_, took_s);
-  world_.agree_on_root([&] { note_(owner_.checkpoint_took(took_s)); });
+  world_.agree_on_root([&] { completed_(took_s); });
 }
 
 std::string Saving::summary() const {

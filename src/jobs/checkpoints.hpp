@@ -15,7 +15,6 @@
 #include "io/checkpoint.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/jobs.hpp"
-#include "jobs/owner.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::jobs {
@@ -68,8 +67,8 @@ io::Background::Work checkpoint_of(const Context& context, train::Trainer& train
 /// collective.
 class Saving {
  public:
-  /// `owner` and `note` hear of every checkpoint's end, on rank 0.
-  Saving(parallel::World& world, Owner& owner, Note note);
+  /// `completed` hears, on rank 0, how long each checkpoint took that is complete, and `note` of one that is not.
+  Saving(parallel::World& world, std::function<void(double took_s)> completed, Note note);
 
   /// Saves, or with `in_background` begins to, once the checkpoint before is complete and `flush` has written run.h5: a
   /// resume continues from here, so the rows up to here must be on disk. `prepare` returns what writes the checkpoint.
@@ -83,8 +82,8 @@ class Saving {
   void go_on();
   /// Waits for the end of what is under way, if anything is.
   void finish();
-  /// The same after a failure, which is the one to report.
-  void finish_after_failure();
+  /// The same after a failure, which is the one to report. False, with a note, if the checkpoint is not complete.
+  bool finish_after_failure();
 
   double seconds() const { return seconds_; }  // that training waited, without run.h5's
   std::string summary() const;                 // a line about checkpoints in the background; "" if there were none
@@ -93,7 +92,7 @@ class Saving {
   void has_saved(double took_s);
 
   parallel::World& world_;
-  Owner& owner_;
+  const std::function<void(double)> completed_;
   const Note note_;
   io::Background background_;
   double seconds_ = 0, longest_wait_s_ = 0;

@@ -78,6 +78,24 @@ void require_own(const fs::path& path, std::string_view format) {
                 path.string(), format);
 }
 
+Failure unfit(const fs::path& folder, const std::string& why) {
+  return Failure(Exit::files, "{}: cannot be created or written: {}; name a directory that can (job.directory=...)",
+                 folder.string(), why);
+}
+
+/// The same of a run's status, which the run replaces.
+void require_own_status(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return;
+  std::string state;
+  if (fs::is_regular_file(path, error)) std::ifstream(path) >> state;
+  for (const std::string_view own : {"running", "stopped", "finished", "failed"}) {
+    if (state == own) return;
+  }
+  throw Failure(Exit::files, "{} is not the status of a run: move it away, or use another job.directory",
+                path.string());
+}
+
 /// Whether a job writes a file of that name into its directory.
 bool is_of_a_job(const std::string& name) {
   if (name == kTrace || name == kUnfinishedTrace || name == Owner::kName) return true;
@@ -136,7 +154,10 @@ void require_new_directory(const config::Job& job) {
   if (fs::exists(job.directory, error) && !fs::is_directory(job.directory, error)) {
     throw Failure(Exit::files, "{}: job.directory is a file; name another directory", job.directory);
   }
-  if (job.overwrite) io::require_own_checkpoints(job.directory);
+  if (job.overwrite) {
+    io::require_own_checkpoints(job.directory);
+    require_own_status(fs::path(job.directory) / kStatus);
+  }
   if (job.overwrite || !holds_something(job.directory)) return;
   if (holds_experiment(job.directory)) {
     throw Failure(Exit::files,
@@ -163,6 +184,7 @@ RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& n
     Owner(path_).require_free(note);
     std::error_code error;
     fs::create_directories(path_, error);
+    if (error) throw unfit(path_, error.message());
     lock(path_, note);
     const fs::path checkpoints = io::checkpoints_in(path_);
     if (fs::is_symlink(checkpoints, error) && fs::is_directory(checkpoints, error)) lock(checkpoints, note);
@@ -172,10 +194,7 @@ RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& n
 
 void RunDirectory::lock(const fs::path& folder, const Note& note) {
   const int lock = open((folder / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (lock < 0) {
-    throw Failure(Exit::files, "{}: cannot be created or written: {}; name a directory that can (job.directory=...)",
-                  folder.string(), std::strerror(errno));
-  }
+  if (lock < 0) throw unfit(folder, std::strerror(errno));
   locks_.push_back(lock);
   const double until_s = events::now_s() + kLockPatience_s;
   for (bool has_waited = false; flock(lock, LOCK_EX | LOCK_NB) != 0; has_waited = true) {
@@ -202,13 +221,18 @@ RunDirectory::~RunDirectory() {
   for (const int lock : locks_) close(lock);
 }
 
-void RunDirectory::require_in_place() const {
-  if (locks_.empty()) return;
+bool RunDirectory::is_in_place() const {
+  if (locks_.empty()) return true;
   struct stat held {
   }, there{};
-  const bool is_there = ::stat((path_ / kLockName).c_str(), &there) == 0;
-  if (is_there && ::fstat(locks_.front(), &held) == 0 && held.st_ino == there.st_ino && held.st_dev == there.st_dev)
-    return;
+  return ::stat((path_ / kLockName).c_str(), &there) == 0 && ::fstat(locks_.front(), &held) == 0 &&
+         held.st_ino == there.st_ino && held.st_dev == there.st_dev;
+}
+
+void RunDirectory::require_in_place() const {
+  if (is_in_place()) return;
+  std::error_code error;
+  const bool is_there = fs::exists(path_ / kLockName, error);
   throw Failure(Exit::files,
                 "{}: was deleted, moved or replaced while the run wrote there (its {} is {}). Continue from where the "
                 "checkpoints are now (--resume PATH), or start anew",
@@ -226,6 +250,7 @@ void RunDirectory::clear(const Note& note) const {
 
 void RunDirectory::write_status(const std::string& state, const std::string& progress) {
   status_written_ = std::chrono::steady_clock::now();
+  if (!is_in_place()) return;
   const std::string job = slurm_job([](const char* name) { return std::getenv(name); });
   const fs::path unfinished = path_ / fmt::format("{}.tmp", kStatus);
   std::ofstream file(unfinished);

@@ -38,14 +38,15 @@ class RunDirectory {
   void clear(const Note& note) const;
 
   /// Throws Failure (exit 6) if the directory was deleted, moved or replaced: what is written goes to another, which no
-  /// lock guards. For the rank that locked it; others return.
+  /// lock guards. Call it before what writes by path. For the rank that locked it; others return.
   void require_in_place() const;
 
   /// Replaces <directory>/status, one line that says how far a training run is, for `watch cat`:
   ///
   ///     running   step 120/400   30 %  00:41 left  loss 2.3121  val 2.4012  80.0k tokens/s  at 12:31:05  job 17
   ///
-  /// A line that cannot be written is lost: run.h5, which lies beside it, tells of a full disk. For rank 0.
+  /// A line that cannot be written is lost: run.h5, which lies beside it, tells of a full disk, or of a directory that
+  /// is another run's by now. For rank 0.
   void write_status(const std::string& state, const std::string& progress);
   bool is_status_due() const;  // the last line is older than kStatusEvery_s
 
@@ -53,6 +54,7 @@ class RunDirectory {
 
  private:
   void lock(const std::filesystem::path& folder, const Note& note);
+  bool is_in_place() const;
 
   std::filesystem::path path_;
   bool is_experiment_;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "build_info.hpp"
 #include "io/console.hpp"
@@ -189,7 +190,8 @@ class TrainingRun {
       if (continues && beginning.checkpoint) info.run_id = beginning.checkpoint->state().run_id;
       trace_.open(std::make_unique<io::Trace>(fs::path(settings_.job.directory) / "run.h5", std::move(info),
                                               settings_.trace.flush_s,
-                                              continues || beginning.checkpoint ? std::optional(step_) : std::nullopt));
+                                              continues || beginning.checkpoint ? std::optional(step_) : std::nullopt,
+                                              [this] { directory_->require_in_place(); }));
       if (continues && beginning.checkpoint) {  // after this, --resume auto finds this checkpoint or a successor
         if (const auto abandoned = io::rewind_to(settings_.job.directory, beginning.checkpoint->folder()))
           note_(
@@ -360,6 +362,7 @@ class TrainingRun {
     console_.end();
     trace_.add(record, numbers, is_profiled);
     trace_.flush();
+    if (!saving_.finish_after_failure()) last_checkpoint_ = checkpoint_before_;
     world_.fail(Failure(Exit::numbers,
                         "step {}: loss {} and gradient norm {} are {}, and no checkpoint contains their results{}. A "
                         "smaller optimizer.learning_rate or a longer warm-up usually helps",
@@ -410,7 +413,7 @@ class TrainingRun {
                                         trace_ ? trace_->run_id() : std::string());
                  },
                  plan_->arrays.copy != memory::kAbsent);
-    last_checkpoint_ = step_;
+    checkpoint_before_ = std::exchange(last_checkpoint_, step_);
   }
 
   /// Prints where this start's wall time went. The trace's share is rank 0's time in it outside of steps.
@@ -467,7 +470,8 @@ class TrainingRun {
   std::int64_t step_ = 0, sample_ = 0;  // optimizer steps done; next global sample
   std::int64_t bad_steps_ = 0;          // of the run
   train::StateScalars first_scalars_;   // of step 0
-  std::int64_t last_checkpoint_ = -1;   // step of the newest one of this run
+  std::int64_t last_checkpoint_ = -1;   // step of the newest one of this run, which may be under way
+  std::int64_t checkpoint_before_ = -1;
   bool has_recorded_memory_ = false;
   double validation_loss_ = kNotMeasured;  // the last one
   std::int64_t validated_step_ = 0;
@@ -475,8 +479,13 @@ class TrainingRun {
   std::int64_t first_step_ = 0;  // of this start
   OffloadReport offload_;
   double steps_s_ = 0, validation_s_ = 0;
-  double last_save_s_ = 0;                // waiting for the last checkpoint's end
-  Saving saving_{world_, owner_, note_};  // last: its thread reads the trainer's memory
+  double last_save_s_ = 0;  // waiting for the last checkpoint's end
+  Saving saving_{world_,
+                 [this](double took_s) {
+                   directory_->require_in_place();
+                   note_(owner_.checkpoint_took(took_s));
+                 },
+                 note_};  // last: its thread reads the trainer's memory
 };
 
 }  // namespace

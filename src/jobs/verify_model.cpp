@@ -156,15 +156,20 @@ void verify(const Context& context) {
 
   // 4. the answer
   const auto grads_h = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), grads);
-  for (std::size_t i = 0; loss_scale != 1 && i < grads_h.size(); ++i) {
-    grads_h(i) /= static_cast<Real>(loss_scale);
-    if (!std::isfinite(grads_h(i))) {
+  double loss_sum = 0;
+  Kokkos::deep_copy(Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>(&loss_sum), loss);
+  if constexpr (std::is_same_v<Scalar, float16>) {
+    if (!std::isfinite(loss_sum)) {
+      throw Failure(Exit::numbers, "activations overflow in fp16, the loss is {}: use precision.compute = \"bf16\"",
+                    without_sign_of_nan(loss_sum / N));
+    }
+    for (std::size_t i = 0; i < grads_h.size(); ++i) {
+      grads_h(i) /= static_cast<Real>(loss_scale);
+      if (std::isfinite(grads_h(i))) continue;
       throw Failure(Exit::numbers, "gradients overflow in fp16: lower precision.initial_loss_scale, which is {}",
                     loss_scale);
     }
   }
-  double loss_sum = 0;
-  Kokkos::deep_copy(Kokkos::View<double, Kokkos::HostSpace, kernels::Unmanaged>(&loss_sum), loss);
   write_result(context, path, [&](io::h5::File& output) {
     output.write("logits", {B, T, shape.V}, std::span<const float>(logits), {"1", "logits [B,T,V]"});
     const double mean = loss_sum / N;

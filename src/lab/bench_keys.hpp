@@ -10,9 +10,9 @@ namespace tessera::lab {
 struct Bench {
   std::int64_t warmup = 5;  // a graph's two sets of buffers take four
   double warmup_ms = 0;     // warm-up goes on until it has lasted this long
-  double rest_ms = 0;       // idle before a timing: bench.attention, bench.kernels
+  double rest_ms = 0;       // idle before a timing, but those of steps and transfers
   std::int64_t repeats = 10;
-  double row_limit_s = 0;                // bench.attention, kernels, comm: repeats stop; 0: never
+  double row_limit_s = 0;                // of a timing, but those of steps: repeats stop; 0: never
   double memory_limit_gib = 0;           // 0: what the machine has
   std::string dtype = "fp32";            // bench.attention, decode, kernels, comm
   std::int64_t length = 1024;            // T, bench.attention, decode; of the prompt, bench.generate

@@ -321,6 +321,7 @@ class ExperimentRun {
     progress = {.next = has_run(outcome) ? round + 1 : kNever};
     const auto watch = world_.watch("the file of the experiment", parallel::kPatience);
     world_.agree_on_root([&] {
+      directory_->require_in_place();
       file_.add(i, round, std::move(outcome));
       file_.flush_if_due();
     });
@@ -328,7 +329,10 @@ class ExperimentRun {
 
   void flush() {
     const auto watch = world_.watch("the file of the experiment", parallel::kPatience);
-    world_.agree_on_root([&] { file_.flush(); });
+    world_.agree_on_root([&] {
+      directory_->require_in_place();
+      file_.flush();
+    });
   }
 
   Exit stopped(const std::string& how) {

@@ -38,21 +38,23 @@ std::vector<Key> bench_keys() {
   return {
       {"bench.warmup", in<&Bench::warmup>(), between(0, 1 << 20), "repeats",
        "Runs before the measured ones. Nothing else is left out: with 0, the very first run is measured, one-time "
-       "costs included. With train.graph, the first four steps of bench.step run or capture two graphs (the column "
+       "costs included; bench.generate leaves out two tokens more. With train.graph, the first four steps of "
+       "bench.step run or capture two graphs (the column "
        "cold_steps counts those that were measured), so with 5 or more every measured step is a replay that follows a "
        "replay."},
       {"bench.warmup_ms", in<&Bench::warmup_ms>(), between(0, 1e6), "ms",
        "Shortest duration of the warm-up, whatever bench.warmup says: an idle GPU may need tens of milliseconds to "
        "raise its clocks. 0: only bench.warmup counts."},
       {"bench.rest_ms", in<&Bench::rest_ms>(), between(0, 1e6), "ms",
-       "Idle time in each timing of bench.attention and bench.kernels, after the first warm-up run. A GPU at its "
+       "Idle time in each timing of bench.attention, bench.decode, bench.kernels and the copy of bench.generate, after "
+       "the first warm-up run. A GPU at its "
        "power limit lowers its clocks and needs a tenth of a second of rest to raise them again; without rest, a row "
        "depends on the row before. 0: none."},
       {"bench.repeats", in<&Bench::repeats>(), between(1, 1 << 20), "repeats",
        "Number of measured runs. Reported are their median, mean and standard deviation, and the first by itself."},
       {"bench.row_limit_s", in<&Bench::row_limit_s>(), at_least(0), "s",
-       "Time after which one timing of bench.attention, bench.kernels or bench.comm stops repeating; the row says how "
-       "many repeats it made. 0: no limit."},
+       "Time after which one timing of bench.attention, bench.decode, bench.kernels, bench.comm or the copy of "
+       "bench.generate stops repeating; the row says how many repeats it made. 0: no limit."},
       {"bench.memory_limit_gib", in<&Bench::memory_limit_gib>(), between(0, 1e9), "GiB",
        "Memory limit of bench.attention, bench.decode and bench.generate, or of a rank in bench.comm; larger cases are "
        "reported as out of memory and not run. 0: the machine's memory."},

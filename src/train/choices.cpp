@@ -6,6 +6,7 @@
 
 #include "config/job_traits.hpp"
 #include "errors.hpp"
+#include "kernels/gemm/head_gemm.hpp"
 #include "train/sharing.hpp"
 
 namespace tessera::train {
@@ -170,7 +171,13 @@ std::string describe(const kernels::AttentionChoice& choice) {
   return fmt::format("flash2 (forward {}, backward {})", forward, kernels::name_of(choice.backward));
 }
 
-std::string products_text(const kernels::AttentionChoice& choice, Dtype dtype, kernels::GemmMath math) {
+std::string products_text(const kernels::AttentionChoice& choice, Dtype dtype, kernels::GemmMath math,
+                          const kernels::Target& target) {
+  if (choice.kind == kernels::AttentionKind::standard && choice.steps == kernels::kNoLadder) {
+    return kernels::has_head_library(dtype, target)
+               ? ""
+               : ", products by plain kernels, as standard/0: no library has them here";
+  }
   if (dtype != Dtype::fp32 || !choice.has_tensor_engine()) return "";
   return math == kernels::GemmMath::tf32 ? ", fp32 by 1 TF32 product" : ", fp32 by 3 TF32 products";
 }

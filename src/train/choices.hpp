@@ -46,8 +46,10 @@ kernels::GemmMath math_of(config::Precision precision);
 kernels::GemmSelection selection_of(const config::Train& train);
 std::string describe(const kernels::AttentionChoice& choice);  // "flash2 (forward wgmma, backward mma)"
 
-/// How the choice multiplies fp32 on tensor cores, to follow describe(): ", fp32 by 3 TF32 products"; else "".
-std::string products_text(const kernels::AttentionChoice& choice, Dtype dtype, kernels::GemmMath math);
+/// What describe() does not say of the choice's products, to follow it: ", fp32 by 3 TF32 products" on tensor cores, or
+/// that no library has those of standard attention; else "".
+std::string products_text(const kernels::AttentionChoice& choice, Dtype dtype, kernels::GemmMath math,
+                          const kernels::Target& target);
 
 /// The version of the forward pass of flash1 and flash2 as tables name it: "3 steps", "portable", "wgmma".
 std::string forward_text(const kernels::AttentionChoice& choice);

@@ -54,7 +54,8 @@ std::string describe(const ForwardPlan& plan) {
       "{}batch      {} x {} tokens on {}, at most {} at a time\nattention  {}{}\n{}",
       model_text(plan.shape, plan.table), counted(b.global_sequences, "sequence"), plan.shape.T,
       counted(b.ranks, "rank"), counted(b.micro_sequences, "sequence"), describe(plan.options.attention),
-      products_text(plan.options.attention, plan.options.dtype, plan.options.math), plan.layout.table());
+      products_text(plan.options.attention, plan.options.dtype, plan.options.math, plan.options.target),
+      plan.layout.table());
 }
 
 namespace {

@@ -277,7 +277,7 @@ std::string describe(const Plan& plan, const config::Settings& settings) {
                       counted(b.ranks, "rank"), counted(b.micro_steps, "micro-step"),
                       counted(b.micro_sequences, "sequence"), b.is_even() ? "" : " at most (uneven)");
   text += fmt::format("attention  {}{}, {}\n", describe(plan.options.attention),
-                      products_text(plan.options.attention, plan.options.dtype, plan.options.math),
+                      products_text(plan.options.attention, plan.options.dtype, plan.options.math, plan.options.target),
                       plan.options.attention.deterministic ? "sums in a fixed order" : "sums of backward in any order");
   text += plan.layout.table();
   const double step = step_flop(plan);

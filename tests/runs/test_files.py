@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Disks that are full or read-only: exit 6, one message, all ranks end, and nothing that existed is lost."""
 import fcntl
+import re
 import resource
+import shlex
 import shutil
 import unittest
 
@@ -52,6 +54,7 @@ class Disk(RunTest):
                 self.run_deck(TINY, f"job.directory={name}", code=FILES, says=str(name))
         with self.subTest(ranks=2):
             self.run_deck(TINY, f"job.directory={self.folder / 'file' / 'run'}", ranks=2, code=FILES)
+        self.run_deck(TINY, f"job.directory={self.folder / 'file' / 'further' / 'run'}", code=FILES, says="Not a directory")
 
     def test_two_runs_of_one_directory_do_not_mix(self):
         arguments = (f"job.directory={self.folder / 'run'}", "train.steps=100")
@@ -73,6 +76,33 @@ class Deleted(RunTest):
         self.assertEqual(result.code, FILES, str(result))
         self.assertIn(f"{directory}: was deleted, moved or replaced while the run wrote there (its .lock is gone)", result.err)
         self.run_deck(TINY, f"job.directory={directory}", f"train.steps={latest_step(directory) + 1}", "--resume", "auto", ranks=2)
+
+    def test_a_run_that_was_moved_writes_nothing_into_the_next_one(self):
+        """Not after its step, however long that takes, nor while it ends."""
+        directory = self.folder / "run"
+        job = self.start(TINY, f"job.directory={directory}", "train.steps=1000000", "train.validate_every=0", "checkpoint.every=1",
+                         "train.batch_size=2400", "train.micro_batch_size=12", "trace.flush_s=0")
+        status = directory / "status"
+        self.wait_until(lambda: status.exists() and re.search(" step +[1-9]", status.read_text()), "the next step under way, after a checkpoint", job)
+        directory.rename(self.folder / "moved")
+        self.train("run", "train.steps=3", "job.seed=7")
+        before = snapshot(directory)
+        result = job.wait()
+        self.assertEqual(result.code, FILES, str(result))
+        after = snapshot(directory)
+        self.assertEqual([str(path) for path in before | after if before.get(path) != after.get(path)], [])
+
+
+class Status(RunTest):
+    def test_a_file_of_that_name_that_is_no_runs_status_is_not_replaced(self):
+        (self.folder / "run").mkdir()
+        notes = self.folder / "run/status"
+        notes.write_text("my own notes\n")
+        self.run_deck(TINY, f"job.directory={self.folder / 'run'}", "job.overwrite=true", code=FILES, says="is not the status of a run")
+        self.assertEqual(notes.read_text(), "my own notes\n")
+        notes.unlink()
+        for _ in range(2):
+            self.run_deck(TINY, f"job.directory={self.folder / 'run'}", "train.steps=1", "job.overwrite=true")
 
 
 class Links(RunTest):
@@ -149,6 +179,25 @@ class Links(RunTest):
         self.assertEqual(snapshot(archive), before, "overwritten")
         self.assertEqual(sorted(path.name for path in checkpoints.iterdir()), ["latest", "step_00000001"])
 
+    def test_the_one_before_a_damaged_checkpoint_may_be_a_link(self):
+        directory = self.train("my run", "train.steps=6", "checkpoint.every=2", "checkpoint.keep=9")
+        checkpoints = directory / "checkpoints"
+        (checkpoints / "step_00000004").rename(self.folder / "archived")
+        (checkpoints / "step_00000004").symlink_to(self.folder / "archived")
+        damaged = checkpoints / "step_00000006/rank_00000.h5"
+        data = bytearray(damaged.read_bytes())
+        data[len(data) // 2] ^= 1
+        damaged.write_bytes(data)
+        (checkpoints / "best").symlink_to("step_00000006")
+        for name in ("best", "step_00000006"):
+            self.run_deck("--verify-checkpoint", checkpoints / name, code=FILES,
+                          says=f"Use the one before: --verify-checkpoint '{checkpoints}/step_00000004'\n")
+        here = (f"job.directory={directory}", "train.steps=7")
+        refused = self.run_deck(TINY, *here, "--resume", "auto", code=FILES)
+        advice = re.search(r"Use the one before: (--resume .*)\n", refused.err).group(1)
+        self.run_deck(TINY, *here, *shlex.split(advice), says="abandoned_01")
+        self.assertEqual(latest_step(directory), 7)
+
     def test_another_runs_checkpoint_is_not_taken_for_this_ones(self):
         other = self.train("other", "train.steps=8", "job.seed=2")
         directory = self.train("run", "train.steps=4")
@@ -192,6 +241,12 @@ class Links(RunTest):
             fcntl.flock(file, fcntl.LOCK_EX)  # as a program does that opened it to write
             self.run_deck(TINY, f"job.directory={self.folder / 'next'}", "train.steps=8", "--resume", checkpoint, code=FILES,
                           says=["rank_00000.h5", "HDF5_USE_FILE_LOCKING"], env={"HDF5_USE_FILE_LOCKING": "TRUE"})
+
+    def test_a_path_that_speaks_of_locks_gives_no_advice_on_locks(self):
+        directory = self.train("lock files", "train.steps=2")
+        (directory / "run.h5.tmp").mkdir()
+        result = self.run_deck(TINY, f"job.directory={directory}", "train.steps=3", "--resume", "auto", code=FILES, says="Is a directory")
+        self.assertNotIn("HDF5_USE_FILE_LOCKING", result.err)
 
     def test_files_beside_those_of_a_checkpoint_stay(self):
         directory = self.train("run", "train.steps=4", "checkpoint.every=2", "checkpoint.keep=9")

@@ -13,7 +13,7 @@ import unittest
 import h5py
 import numpy as np
 
-from harness import (FILES, FINISHED, LOSS_BOUND, OUT_OF_MEMORY, SOURCE, STOPPED, TINY, USAGE, RunTest, Shimmed, column, configuration,
+from harness import (FILES, FINISHED, LOSS_BOUND, NUMBERS, OUT_OF_MEMORY, SOURCE, STOPPED, TINY, USAGE, RunTest, Shimmed, column, configuration,
                      end_all, gpus, index_of, latest_step, snapshot, tensors, tensors_of, wait_for_end)
 
 STEPS = 240 if gpus() is None else 1000  # enough that a kill comes before the end
@@ -643,6 +643,31 @@ class FailureDuringCheckpoint(Shimmed, RunTest):
         self.run_deck(TINY, f"job.directory={directory}", "train.steps=1000000", "train.validate_every=0", "checkpoint.every=2",
                       "checkpoint.background=on", code=OUT_OF_MEMORY, **self.preload())
         self.assertEqual(latest_step(directory), 2)
+
+
+class CheckpointThatFails(Shimmed, RunTest):
+    """In the background, long after it began, and a step goes wrong meanwhile."""
+    SHIM = r"""
+    #define _GNU_SOURCE
+    #include <errno.h>
+    #include <unistd.h>
+    int fsync(int file) {
+      if (gettid() == getpid()) return fdatasync(file);
+      sleep(5);
+      errno = EIO;
+      return -1;
+    }
+    """
+
+    def test_is_told_and_not_recommended(self):
+        wild = ("optimizer.learning_rate=100", "optimizer.min_learning_rate=100", "optimizer.clip_norm=0", "optimizer.warmup_steps=0",
+                "trace.profile_steps=[]", "train.validate_every=0")
+        run = self.run_deck(TINY, *wild, code=NUMBERS)
+        bad = int(re.search(r"step (\d+): loss", run.err).group(1))
+        result = self.run_deck(TINY, *wild, "job.overwrite=true", f"checkpoint.every={bad - 1}", "checkpoint.background=on",
+                               code=NUMBERS, **self.preload())
+        self.assertRegex(result.out, "the checkpoint under way was not completed: .*Input/output error")
+        self.assertNotIn("--resume", result.err)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """verify.attention and verify.model through the program, against float64 goldens made by plain PyTorch arithmetic."""
+import shutil
 import subprocess
 import sys
 import unittest
@@ -218,6 +219,16 @@ class VerifyModel(RunTest):
         self.run_deck(deck, *words, "precision.compute=fp16", "precision.initial_loss_scale=16777216", code=NUMBERS, says="precision.initial_loss_scale")
         bf16 = [f"precision.{name}=bf16" for name in ("compute", "gradients", "reduce")]
         self.run_deck(deck, *words, *bf16, code=USAGE, says="precision.gradients")
+
+    def test_weights_that_overflow_fp16_are_refused_at_every_scale(self):
+        source = self.folder / "wild.h5"
+        shutil.copy(GOLDEN / "model.h5", source)
+        with h5py.File(source, "r+") as file:
+            deck = self.golden_deck(file)
+            file["params/head.weight"][:] *= 1e5
+        for scale in (1, 2, 65536):
+            self.run_deck(deck, f"job.input={source}", f"job.output={self.folder / 'out.h5'}", "precision.compute=fp16",
+                          f"precision.initial_loss_scale={scale}", code=NUMBERS, says="activations overflow in fp16")
 
     def test_a_checkpoint_gives_the_same_as_its_tensors(self):
         for optimizer in ("adamw", "lion"):

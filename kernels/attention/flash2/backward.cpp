@@ -18,8 +18,10 @@ void Flash2Backward<Exec, Scalar>::launch(const Exec& exec) const {
   const int D = task.q.extent_int(3);
   const int W = round_up(D, lane_block(kHostTarget, sizeof(Real)));
   const std::size_t head_reals = 2 * task.k.extent(2) * W;
+  constexpr std::size_t kOfKokkos = 1024;  // of its own, and for alignment
   const std::size_t tile_reals = flash2_backward_pad_reals(kQueryTile, W, D);
-  TESSERA_REQUIRE(head_reals * sizeof(Real) < std::size_t{1} << 31,
+  const std::size_t bytes = Pad<Real, Exec>::shmem_size(tile_reals) + Pad<Real, Exec>::shmem_size(head_reals);
+  TESSERA_REQUIRE(bytes + kOfKokkos < std::size_t{1} << 31,
                   "flash2 backward: keys of one head need 2 GiB of scratch or more", task.k.extent(2), D);
   const auto enqueue = [&](auto policy) {
     Kokkos::parallel_for("tessera::attention::flash2::backward",

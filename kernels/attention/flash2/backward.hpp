@@ -15,8 +15,8 @@
 /// Numerics   all arithmetic in Accum<Scalar>; the three gradients are rounded to Scalar once.
 /// Memory     pads of Accum: level 0, 5*kQueryTile*D + 2*kKeyTile*D + 2*kKeyTile*kQueryTile + 2*kQueryTile;
 ///            level 1, 2*Tk*D (d_k and d_v of one head), each with D rounded up to a lane block.
-/// Limits     hosts: B*H teams are too few for a GPU, which runs register_backward.hpp. Level-1 scratch below 2 GiB:
-///            Tk*D < 2^28 for fp32.
+/// Limits     hosts: B*H teams are too few for a GPU, which runs register_backward.hpp. Scratch of both levels below
+///            2 GiB, as Kokkos 3 counts it: Tk*D a little below 2^28 for fp32.
 #pragma once
 
 #include "kernels/attention/task.hpp"

@@ -311,6 +311,12 @@ TEST(CheckpointReading, hosts_that_hold_different_checkpoints_under_one_name_are
   EXPECT_THAT(thrown, Each(HasSubstr("differs from the checkpoint on rank 0's host")));
 }
 
+TEST(ShellWord, is_read_by_a_shell_as_the_path) {
+  EXPECT_EQ(io::shell_word("runs/a-1/step_00000010"), "runs/a-1/step_00000010");
+  EXPECT_EQ(io::shell_word("my run's"), R"('my run'\''s')");
+  EXPECT_EQ(io::shell_word("a$b"), "'a$b'");
+}
+
 // Any damage is found and named before anything is used, on one rank or several, and the previous one is offered.
 class DamagedCheckpoint : public testing::Test {
  protected:
@@ -324,7 +330,7 @@ class DamagedCheckpoint : public testing::Test {
   }
   auto names_and_offers(const std::string& file, const std::string& what) {
     return AllOf(HasSubstr((folder_ / file).string()), HasSubstr(what),
-                 HasSubstr("--resume " + (run_ / "checkpoints/step_00000010").string()));
+                 HasSubstr("--resume '" + (run_ / "checkpoints/step_00000010").string() + "'"));
   }
   ScratchFolder run_;
   fs::path folder_ = run_ / "checkpoints/step_00000020";
@@ -337,9 +343,9 @@ TEST_F(DamagedCheckpoint, truncated_rank_file) {
 
 TEST_F(DamagedCheckpoint, the_one_before_is_named_as_it_is_typed) {
   fs::remove(folder_ / "rank_00001.h5");
-  EXPECT_THAT(
-      failure_of([&] { io::open_checkpoint(folder_, kAlone, "job.input="); }),
-      AllOf(HasSubstr("job.input=" + (run_ / "checkpoints/step_00000010").string()), Not(HasSubstr("--resume"))));
+  EXPECT_THAT(failure_of([&] { io::open_checkpoint(folder_, kAlone, "job.input="); }),
+              AllOf(HasSubstr("job.input='" + (run_ / "checkpoints/step_00000010").string() + "'"),
+                    Not(HasSubstr("--resume"))));
 }
 
 TEST_F(DamagedCheckpoint, missing_rank_file) {

@@ -209,7 +209,7 @@ TEST(Trace, resume_without_the_file_starts_empty) {
 TEST(Trace, resume_refuses_a_damaged_file_and_a_later_format) {
   const ScratchFolder folder;
   write_bytes(folder / "run.h5", "not HDF5");
-  const std::string way_on = "mv \"" + (folder / "run.h5").string() + "\" \"" + (folder / "run.h5.old").string() + "\"";
+  const std::string way_on = "mv '" + (folder / "run.h5").string() + "' '" + (folder / "run.h5.old").string() + "'";
   EXPECT_THAT(failure_of([&] { Trace(folder / "run.h5", kInfo, 0, 6); }), HasSubstr(way_on));
   {
     auto file = io::h5::File::create(folder / "run.h5");

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "errors.hpp"
 #include "train/plan.hpp"
 #include "unit/train/decks.hpp"
@@ -86,10 +88,25 @@ TEST(ChooseAttention, refuses_tensor_cores_that_the_device_does_not_have_and_nam
 TEST(ChooseAttention, says_by_how_many_products_tensor_cores_multiply_fp32) {
   using kernels::GemmMath;
   const AttentionChoice mma = choose_attention({}, Dtype::fp32, 64, kH200);
-  EXPECT_EQ(products_text(mma, Dtype::fp32, GemmMath::full), ", fp32 by 3 TF32 products");
-  EXPECT_EQ(products_text(mma, Dtype::fp32, GemmMath::tf32), ", fp32 by 1 TF32 product");
-  EXPECT_EQ(products_text(mma, Dtype::bf16, GemmMath::full), "");
-  EXPECT_EQ(products_text(choose_attention({}, Dtype::fp32, 64, kCpu), Dtype::fp32, GemmMath::full), "");
+  EXPECT_EQ(products_text(mma, Dtype::fp32, GemmMath::full, kH200.target), ", fp32 by 3 TF32 products");
+  EXPECT_EQ(products_text(mma, Dtype::fp32, GemmMath::tf32, kH200.target), ", fp32 by 1 TF32 product");
+  EXPECT_EQ(products_text(mma, Dtype::bf16, GemmMath::full, kH200.target), "");
+  EXPECT_EQ(products_text(choose_attention({}, Dtype::fp32, 64, kCpu), Dtype::fp32, GemmMath::full, kCpu.target), "");
+}
+
+TEST(ChooseAttention, says_where_no_library_multiplies_for_standard_attention) {
+  const kernels::Target portable{.is_host = false, .is_portable = true};
+  AttentionChoice by_library;
+  by_library.kind = kernels::AttentionKind::standard;
+  AttentionChoice by_teams = by_library;
+  by_teams.steps = 0;
+  for (const auto& [target, dtype, says] : {std::tuple(kCpu.target, Dtype::fp32, false),
+                                            {kCpu.target, Dtype::bf16, true},
+                                            {kH200.target, Dtype::bf16, false},
+                                            {portable, Dtype::fp32, true}}) {
+    EXPECT_EQ(products_text(by_library, dtype, kernels::GemmMath::full, target).empty(), !says);
+    EXPECT_EQ(products_text(by_teams, dtype, kernels::GemmMath::full, target), "");
+  }
 }
 
 TEST(ChooseAttention, takes_the_steps_and_tiles_of_the_deck) {
