@@ -7,7 +7,8 @@
 ///   /seconds          [row, round] wall time
 ///   /keys/<key>       [row]  every key that rows set: numbers where all are, else text
 ///   /record/<entry>   numbers [row, round, entry], text [row]: the entries of experiment.record or, if it is empty,
-///                     every column of the rows' bench.h5; NaN or "" if a row has none
+///                     every column of the rows' bench.h5; NaN or "" if a row has none, or if experiment.record gained
+///                     the entry after a round whose file the next round has replaced
 ///   /relative/<entry> [row, round, entry] relative to the row of experiment.baseline: speed-up for times and rates,
 ///                     fraction saved for bytes
 ///

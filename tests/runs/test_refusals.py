@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every fault of a user gives its exit code and one clear message, and all ranks end."""
 import os
+import shlex
 import struct
 import unittest
 
@@ -189,7 +190,7 @@ class Checkpoints(RunTest):
         content[len(content) // 2] ^= 1
         victim.write_bytes(content)
         self.run_deck("--verify-checkpoint", self.directory, code=FILES,
-                      says=["rank_00000.h5", f"--verify-checkpoint {self.newest.with_name('step_00000010')}"])
+                      says=["rank_00000.h5", "--verify-checkpoint " + shlex.quote(str(self.newest.with_name("step_00000010")))])
         self.resume(says="rank_00000.h5")
 
     def test_missing_rank_file(self):
