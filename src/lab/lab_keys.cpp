@@ -39,17 +39,15 @@ std::vector<Key> bench_keys() {
       {"bench.warmup", in<&Bench::warmup>(), between(0, 1 << 20), "repeats",
        "Runs before the measured ones. Nothing else is left out: with 0, the very first run is measured, one-time "
        "costs included; bench.generate leaves out two tokens more. With train.graph, the first four steps of "
-       "bench.step run or capture two graphs (the column "
-       "cold_steps counts those that were measured), so with 5 or more every measured step is a replay that follows a "
-       "replay."},
+       "bench.step run or capture two graphs (the column cold_steps counts those that were measured), so with 5 or "
+       "more every measured step is a replay that follows a replay."},
       {"bench.warmup_ms", in<&Bench::warmup_ms>(), between(0, 1e6), "ms",
        "Shortest duration of the warm-up, whatever bench.warmup says: an idle GPU may need tens of milliseconds to "
        "raise its clocks. 0: only bench.warmup counts."},
       {"bench.rest_ms", in<&Bench::rest_ms>(), between(0, 1e6), "ms",
        "Idle time in each timing of bench.attention, bench.decode, bench.kernels and the copy of bench.generate, after "
-       "the first warm-up run. A GPU at its "
-       "power limit lowers its clocks and needs a tenth of a second of rest to raise them again; without rest, a row "
-       "depends on the row before. 0: none."},
+       "the first warm-up run. A GPU at its power limit lowers its clocks and needs a tenth of a second of rest to "
+       "raise them again; without rest, a row depends on the row before. 0: none."},
       {"bench.repeats", in<&Bench::repeats>(), between(1, 1 << 20), "repeats",
        "Number of measured runs. Reported are their median, mean and standard deviation, and the first by itself."},
       {"bench.row_limit_s", in<&Bench::row_limit_s>(), at_least(0), "s",

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <ctime>
 #include <cmath>
+#include <ctime>
 
 #include "config/rules.hpp"
 #include "train/offload.hpp"
@@ -435,7 +435,7 @@ TEST(PlanText, for_4096_ranks_takes_milliseconds) {
     s.parallel.shard = shard;
     const std::clock_t start = std::clock();  // of this process: the machine may be busy
     EXPECT_THAT(plan_text(s, 1), HasSubstr("for 4096 ranks"));
-    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 1) << "hours, if it visited pairs of ranks";
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 0.1);
   }
 }
 
