@@ -4,9 +4,10 @@
 
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/require.hpp"
+#include "kernels/cuda/target.hpp"
 #include "kernels/gemm/cublaslt.hpp"
 #include "kernels/gemm/head_product.hpp"
-#include "kernels/gemm/kokkos_kernels.hpp"
+#include "kernels/gemm/host_blas.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -80,7 +81,7 @@ void multiply_cublaslt(const Exec& exec, const HeadGemm<Exec, Scalar>& x) {
 }
 
 template <class Exec, class Scalar>
-void multiply_each(const Exec& exec, const HeadGemm<Exec, Scalar>& x) {
+void multiply_on_host(const Exec& exec, const HeadGemm<Exec, Scalar>& x) {
   const auto matrix = [](const auto& heads, const Stored& as, int i_b, int i_h) {
     using Element = typename std::decay_t<decltype(heads)>::value_type;
     const Tensor<Exec, Element**> whole(heads.data() + i_b * heads.stride(0) + i_h * heads.stride(1), as.rows, as.row);
@@ -89,20 +90,11 @@ void multiply_each(const Exec& exec, const HeadGemm<Exec, Scalar>& x) {
   };
   const Stored a = stored(x.a), b = stored(x.b), c = stored(x.c);
   const int B = x.c.extent_int(0), H = x.c.extent_int(1);
-  if constexpr (kHasThreads<Exec>) {
-    host_blas::multiply_blocks(exec, x.label, B * H, x.c.extent_int(2), [=](int head, int first, int count) {
-      const auto of_head = [&](const auto& heads, const Stored& as) { return matrix(heads, as, head / H, head % H); };
-      host_blas::multiply_rows<Exec, Scalar>(first, count, x.factor, of_head(x.a, a), a.op, of_head(x.b, b), b.op,
-                                             Scalar(0), of_head(x.c, c));
-    });
-  } else {
-    for (int i_b = 0; i_b < B; ++i_b) {
-      for (int i_h = 0; i_h < H; ++i_h) {
-        kokkos_kernels::multiply<Exec, Scalar>(exec, x.label, x.factor, matrix(x.a, a, i_b, i_h), a.op,
-                                               matrix(x.b, b, i_b, i_h), b.op, Scalar(0), matrix(x.c, c, i_b, i_h));
-      }
-    }
-  }
+  host_blas::multiply_blocks(exec, x.label, B * H, x.c.extent_int(2), [=](int head, int first, int count) {
+    const auto of_head = [&](const auto& heads, const Stored& as) { return matrix(heads, as, head / H, head % H); };
+    host_blas::multiply_rows<Exec, Scalar>(first, count, x.factor, of_head(x.a, a), a.op, of_head(x.b, b), b.op,
+                                           Scalar(0), of_head(x.c, c));
+  });
 }
 
 }  // namespace
@@ -118,10 +110,14 @@ void HeadGemm<Exec, Scalar>::launch(const Exec& exec) const {
                   "head gemm: tf32 is for products of float by cuBLASLt", cublaslt::kServes<Exec>, kScalarName<Scalar>);
   if (c.size() == 0) return;
   const bool is_empty_sum = a.extent(3) == 0;  // libraries would leave c as it is
-  if constexpr (cublaslt::kServes<Exec>) {
-    if (!is_empty_sum) return multiply_cublaslt(exec, *this);
-  } else if constexpr (kIsHost<Exec> && sizeof(Scalar) > 2) {
-    if (!is_empty_sum) return multiply_each(exec, *this);
+  if constexpr (has_head_library(kDtype<Scalar>, kTargetOf<Exec>)) {
+    if (!is_empty_sum) {
+      if constexpr (kIsHost<Exec>) {
+        return multiply_on_host(exec, *this);
+      } else {
+        return multiply_cublaslt(exec, *this);
+      }
+    }
   }
   HeadProduct<Exec, Scalar>{label, a, b, c, factor}.launch(exec);
 }

@@ -2,9 +2,8 @@
 ///
 /// The same fields as HeadProduct. Rows or columns of a and b are contiguous; their strides say which, so a transpose
 /// is a swap of two. On CUDA GPUs: cuBLASLt, in one call where the heads of each operand are evenly spaced, as those of
-/// scores are; heads inside a fused qkv buffer take min(B, H) calls. On hosts: the BLAS behind Kokkos Kernels, one call
-/// per head, for float and double. What remains has no such library and runs HeadProduct: 16 bits on hosts, and GPUs
-/// without cuBLASLt.
+/// scores are; heads inside a fused qkv buffer take min(B, H) calls. On hosts: the BLAS (host_blas.hpp), for float and
+/// double. What remains has no such library and runs HeadProduct: 16 bits on hosts, and GPUs without cuBLASLt.
 ///
 /// Numerics   sums in Accum<Scalar>, c rounded to Scalar once. GemmMath::tf32: kernels/gemm/gemm.hpp.
 /// Order      the library's: repeatable for the same library, processor, shapes and strides. Algorithms are the

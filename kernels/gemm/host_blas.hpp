@@ -54,16 +54,18 @@ void multiply_rows(int first, int count, Real factor, const Tensor<Exec, const R
   }
 }
 
-/// `products` products of m rows each: rows_of(i, first, count) computes rows of the i-th.
+/// `products` products of m rows each: rows_of(i, first, count) computes rows of the i-th; without threads, all of them
+/// at once.
 template <class Exec, class RowsOf>
 void multiply_blocks(const Exec& exec, const char* label, int products, int m, const RowsOf& rows_of) {
-  const int blocks = ceil_div(m, kRows), count = products * blocks;
+  const int rows = kHasThreads<Exec> ? kRows : std::max(m, 1);
+  const int blocks = ceil_div(m, rows), count = products * blocks;
   using Policy = Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<int>>;
   Kokkos::parallel_for(std::string(label) + "[blas]",
                        Policy(exec, 0, count, Kokkos::ChunkSize(openblas::is_safe_for_threads() ? 1 : count)),
                        [=](int i) {
-                         const int first = i % blocks * kRows;
-                         rows_of(i / blocks, first, std::min(kRows, m - first));
+                         const int first = i % blocks * rows;
+                         rows_of(i / blocks, first, std::min(rows, m - first));
                        });
 }
 
