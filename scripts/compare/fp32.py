@@ -4,8 +4,6 @@ PyTorch's side of attention is one of torch_worker's backends: STORED stores the
 EFFICIENT is its fused kernel, whose fp32 is three TF32 products on tensor cores. Steps are clipped graphs on both sides,
 torch.compile's with "reduce-overhead". TF32: precision.compute = "tf32", and allow_tf32.
 """
-import math
-
 from compare.sides import Failed, Ours, deck, lowest, median, numbers, ratio_text, words
 from compare.steps import Size, compiled_side_by_side, course_model, ratios
 from experiments import table

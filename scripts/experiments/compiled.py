@@ -61,8 +61,8 @@ def tables(results):
 def draw_attention(axes, results, name):
     for width, colour in WIDTHS.items():
         pairs = [pair for pair in attention(results) if pair[0][D] == width]
-        for number, (kernel, dash) in enumerate((("standard", "--"), ("flash2", "-"))):
-            if rows := [pair[number] for pair in pairs if np.isfinite(pair[number][f"{name}_mean_ms"])]:
+        for i, (kernel, dash) in enumerate((("standard", "--"), ("flash2", "-"))):
+            if rows := [pair[i] for pair in pairs if np.isfinite(pair[i][f"{name}_mean_ms"])]:
                 plotting.line_with_spread(axes, [row[T] for row in rows], [row[f"{name}_mean_ms"] for row in rows], [row[f"{name}_std_ms"] for row in rows],
                                           linestyle=dash, color=colour, label=f"{kernel}, D {width}")
     axes.set_xlabel("tokens T")

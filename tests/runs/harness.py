@@ -37,6 +37,9 @@ STEADY = ("optimizer.eps=1e-3",)
 LOSS_BOUND = 30 * EPS32                     # 1.8e-6, relative
 WEIGHT_BOUND = 1e-2 / 1e-3 * LOSS_BOUND     # 1.8e-5, of the largest weight of a tensor
 
+# The environment of a program that LD_PRELOAD gives a library: the address sanitizer then is not the first.
+PRELOADING = {"ASAN_OPTIONS": ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0"]))}
+
 SHARED_GPUS = ("parallel.collectives=mpi", "parallel.allow_shared_device=true")  # more ranks than GPUs
 FINISHED, USAGE, ENVIRONMENT, OUT_OF_MEMORY, NUMBERS, FILES, HANG, STOPPED = 0, 2, 3, 4, 5, 6, 7, 75
 
@@ -109,6 +112,11 @@ def gpus():
 
 def has_nccl():
     return re.search(r"^NCCL +yes", configuration(), re.M) is not None
+
+
+def write_script(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
 
 
 class Job:
@@ -205,6 +213,12 @@ class RunTest(unittest.TestCase):
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return path
 
+    def assert_same_tensors(self, made, expected, what=""):
+        """The same labels and bits."""
+        self.assertEqual(sorted(made), sorted(expected), what)
+        for label in expected:
+            np.testing.assert_array_equal(made[label], expected[label], f"{what} {label}")
+
     def assert_close(self, made, expected, bound, what):
         """max |made - expected| <= bound * max |expected|; infinities must agree."""
         made, expected = np.asarray(made, np.float64), np.asarray(expected, np.float64)
@@ -273,10 +287,9 @@ class Shimmed:
         if not (self.folder / "shim.so").exists():
             (self.folder / "shim.c").write_text(self.SHIM)
             subprocess.run(["mpicc", "-shared", "-fPIC", "-O1", "-o", "shim.so", "shim.c"], cwd=self.folder, check=True)
-        options = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0"]))
         # LD_PRELOAD is split at spaces, so the path is one from the folder in which the ranks start
         return {"wrapper": ("env", "LD_PRELOAD=./shim.so", *(f"{name}={value}" for name, value in variables.items())),
-                "env": {"ASAN_OPTIONS": options}}
+                "env": PRELOADING}
 
 
 class BenchTest(RunTest):

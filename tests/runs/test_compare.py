@@ -11,7 +11,6 @@ import sys
 import unittest
 import unittest.mock
 from argparse import Namespace
-from pathlib import Path
 from unittest import mock
 
 from harness import PROGRAM, SOURCE, TINY, RunTest

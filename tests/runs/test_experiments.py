@@ -18,7 +18,7 @@ from unittest import mock
 import h5py
 import numpy as np
 
-from harness import LIMIT_S, PROGRAM, SOURCE, RunTest
+from harness import LIMIT_S, PROGRAM, SOURCE, RunTest, write_script
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import every, flash_grid, flash_ladder, hbm, launch, memory_2p7b, ncu, profile, scaling, sharding, step, table  # noqa: E402  (after the path to it)
@@ -426,8 +426,7 @@ class Room(RunTest):
 
     def room(self, listed, visible=None, settings=None):
         fake = self.folder / "nvidia-smi"
-        fake.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(listed) + "\nEND\n")
-        fake.chmod(0o755)
+        write_script(fake, "\n".join(["cat <<'END'", *listed, "END"]))
         environment = {"PATH": f"{self.folder}:/usr/bin:/bin", **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})}
         with mock.patch.dict(os.environ, environment), mock.patch.object(places, "gpus_of_driver", return_value=None):
             if visible is None:

@@ -7,8 +7,6 @@ import shlex
 import shutil
 import unittest
 
-import numpy as np
-
 from harness import FILES, FINISHED, TINY, USAGE, RunTest, gpus, latest_step, snapshot, tensors
 
 # 1.5 MB of checkpoint per rank, a few KB of everything else.
@@ -41,9 +39,7 @@ class Disk(RunTest):
         self.run_deck(TINY, f"job.directory={directory}", *HEAVY, *over_mpi, "--resume", "auto", ranks=2, code=FILES,
                       says=str(directory.name), **SMALL_FILES)
         self.assertEqual(latest_step(directory), 10)
-        after = tensors(directory, 10)
-        for label in before:
-            np.testing.assert_array_equal(after[label], before[label], label)
+        self.assert_same_tensors(tensors(directory, 10), before)
         self.run_deck(TINY, f"job.directory={directory}", *HEAVY, "--resume", "auto", ranks=2)
         self.assertEqual(latest_step(directory), 20)
 
@@ -138,8 +134,7 @@ class Links(RunTest):
         whole = tensors(directory, 8)
         back = self.run_deck(TINY, here, *steps, "train.steps=8", "--resume", directory / "checkpoints/step_00000004")
         self.assertIn("abandoned_01", back.out)
-        for label, values in tensors(directory, 8).items():
-            np.testing.assert_array_equal(values, whole[label], label)
+        self.assert_same_tensors(tensors(directory, 8), whole)
         self.run_deck(TINY, here, *steps, "--resume", directory / "checkpoints/abandoned_01/step_00000006", "job.overwrite=true",
                       code=FILES, says="lies in job.directory")
         self.run_deck(TINY, here, "train.steps=3", "job.overwrite=true")

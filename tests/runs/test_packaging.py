@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import itertools
-import os
 import re
 import shutil
 import subprocess
@@ -13,7 +12,8 @@ import types
 import unittest
 from pathlib import Path
 
-SOURCE = Path(os.environ.get("TESSERA_SOURCE_DIR", Path(__file__).parents[2]))
+from harness import SOURCE, write_script
+
 PACKAGING = SOURCE / "scripts/packaging"
 CMAKE = "\n".join(path.read_text() for path in (SOURCE / "CMakeLists.txt", SOURCE / "CMakePresets.json", *(SOURCE / "cmake").glob("*.cmake")))
 
@@ -168,8 +168,7 @@ case " $* " in *" cmake ninja-build "*) ln -s cmake.installed {self.tools}/cmake
         shutil.copy(SOURCE / "CMakePresets.json", self.root / "opt/src")
 
     def tool(self, name, text):
-        (self.tools / name).write_text(f"#!/bin/sh\n{text}\n")
-        (self.tools / name).chmod(0o755)
+        write_script(self.tools / name, text)
 
     def filled_in(self, text, **values):
         return re.sub(r"\{\{ (\w+) \}\}", lambda word: {**self.values, **values}[word[1]], text)

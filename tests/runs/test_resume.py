@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from harness import (FILES, FINISHED, LOSS_BOUND, NUMBERS, OUT_OF_MEMORY, SOURCE, STOPPED, TINY, USAGE, RunTest, Shimmed, column, configuration,
-                     end_all, gpus, index_of, latest_step, snapshot, tensors, tensors_of, wait_for_end)
+                     end_all, gpus, index_of, latest_step, snapshot, tensors, tensors_of, wait_for_end, write_script)
 
 STEPS = 240 if gpus() is None else 1000  # enough that a kill comes before the end
 LONG = (f"train.steps={STEPS}", "train.validate_every=0", "checkpoint.every=20", "trace.flush_s=0.01")
@@ -22,10 +22,7 @@ LONG = (f"train.steps={STEPS}", "train.validate_every=0", "checkpoint.every=20",
 
 class Resume(RunTest):
     def assert_same_bits(self, a, b):
-        made, expected = tensors(a), tensors(b)
-        self.assertEqual(sorted(made), sorted(expected))
-        for label in expected:
-            np.testing.assert_array_equal(made[label], expected[label], label)
+        self.assert_same_tensors(tensors(a), tensors(b))
         np.testing.assert_array_equal(column(a, "step"), column(b, "step"))
         np.testing.assert_array_equal(column(a, "loss"), column(b, "loss"))
 
@@ -66,10 +63,7 @@ class Resume(RunTest):
                     directory = self.train(f"{precision} {shard} {offload}", *lion, f"precision.compute={precision}",
                                            f"parallel.shard={shard}", f"parallel.offload={offload}",
                                            "--resume", whole / "checkpoints/step_00000008", ranks=2)
-                    made = tensors(directory)
-                    self.assertEqual(sorted(made), sorted(expected))
-                    for label in expected:
-                        np.testing.assert_array_equal(made[label], expected[label], label)
+                    self.assert_same_tensors(tensors(directory), expected)
 
     def test_after_a_kill_a_graph_goes_on_with_the_same_bits(self):
         if gpus() is None:
@@ -221,8 +215,7 @@ class Resume(RunTest):
         if not re.search(r"^CPU level +v4", configuration(), re.M):
             self.skipTest("no AVX-512, or a build without levels")
         lower = self.folder / "lower"  # rank 0's processor has AVX-512, rank 1's has not
-        lower.write_text('#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 0 ] || export TESSERA_CPU_LEVEL=v3\nexec "$@"\n')
-        lower.chmod(0o755)
+        write_script(lower, '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || export TESSERA_CPU_LEVEL=v3\nexec "$@"')
 
         def train(name, **more):
             directory = self.train(name, "train.steps=5", ranks=2, **more)
@@ -452,10 +445,7 @@ class EarlierVersions(RunTest):
                     self.assertEqual(list(column(directory, "step")), [])
                     with index_of(directory, 4) as file:
                         self.assertEqual({name: file.attrs[name] for name in state}, state)
-                    made = tensors(directory, 4)
-                    self.assertEqual(sorted(made), sorted(expected))
-                    for label in expected:
-                        np.testing.assert_array_equal(made[label], expected[label], label)
+                    self.assert_same_tensors(tensors(directory, 4), expected)
 
     def test_are_adamws(self):
         for writers in self.EXPECTED:
@@ -577,8 +567,7 @@ class Stopping(RunTest):
                 self.run_deck(TINY, f"job.directory={directory}", *self.SLOW_START, "--resume", "auto", ranks=ranks)
                 self.assertEqual(list(column(directory, "step")), [1, 2])
                 if ranks is None:
-                    for label, value in tensors(whole).items():
-                        np.testing.assert_array_equal(tensors(directory)[label], value, label)
+                    self.assert_same_tensors(tensors(directory), tensors(whole))
 
     def test_the_time_limit(self):
         directory = self.folder / "run"
@@ -606,8 +595,7 @@ class Stopping(RunTest):
         end_all(job.ranks()[:1], signal.SIGUSR1)
         self.assertEqual(job.wait().code, STOPPED)
         self.run_deck(TINY, f"job.directory={directory}", *LONG, "--resume", "auto", ranks=2)
-        for label, value in tensors(whole).items():
-            np.testing.assert_array_equal(tensors(directory)[label], value, label)
+        self.assert_same_tensors(tensors(directory), tensors(whole))
 
 
 class FailureDuringCheckpoint(Shimmed, RunTest):

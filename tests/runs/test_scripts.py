@@ -4,15 +4,14 @@ import json
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-SOURCE = Path(os.environ.get("TESSERA_SOURCE_DIR", Path(__file__).parents[2]))
-PROGRAM = Path(os.environ.get("TESSERA_PROGRAM", SOURCE / "build/cpu/tessera"))
+from harness import PROGRAM, SOURCE, write_script
+
 TOOLS = ("bash", "dirname", "sed", "grep", "awk", "nproc", "id", "cat", "lscpu", "sort", "wc", "env", "mktemp", "mkdir", "rm", "mv",
          "stat", "chmod", "realpath", "echo", "true", "false", "sh")
 
@@ -34,9 +33,7 @@ class Scripts(unittest.TestCase):
                 (self.tools / tool).symlink_to(where)
 
     def tool(self, name, text):
-        path = self.tools / name
-        path.write_text("#!/bin/sh\n" + text + "\n")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+        write_script(self.tools / name, text)
 
     def call(self, script, *arguments, code, says="", env=None):
         environment = {"PATH": str(self.tools), "HOME": str(self.folder), **(env or {})}
@@ -345,8 +342,7 @@ class Scripts(unittest.TestCase):
         self.tool("mpirun", 'if [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; else echo "mpirun $*" >&2; exit 75; fi')
         (self.folder / "build/cuda").mkdir(parents=True)
         program = self.folder / "build/cuda/tessera"
-        program.write_text("#!/bin/sh\n")
-        program.chmod(0o755)
+        write_script(program, "")
         own = {"TESSERA_TEXT": str(text)}
         self.call("quickstart", "cuda", "train.steps=3", code=75, says="mpirun -n 4", env=own)
         started = self.call("quickstart", "cuda", code=75, says="mpirun -n 3", env={**own, "CUDA_VISIBLE_DEVICES": "0,2,3"}).stderr

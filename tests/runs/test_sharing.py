@@ -11,8 +11,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from harness import (FINISHED, HANG, LOSS_BOUND, NUMBERS, PATIENCE, SHARED_GPUS, STEADY, STOPPED, TINY, USAGE, WEIGHT_BOUND, RunTest,
-                     Shimmed, column, index_of, latest_step, tensors, tensors_of, wait_for_end)
+from harness import (FINISHED, HANG, LOSS_BOUND, NUMBERS, SHARED_GPUS, STEADY, STOPPED, TINY, USAGE, WEIGHT_BOUND, RunTest, Shimmed,
+                     column, index_of, latest_step, tensors, wait_for_end)
 
 ORDERS = {
     "per parameter": ("parallel.gradient_sync=per_parameter",),
@@ -56,11 +56,6 @@ class SharedSteps(RunTest):
         for name in ("step", "loss", "validation_loss", "loss_scale"):
             np.testing.assert_array_equal(column(directory, name), column(expected, name), f"{what}: {name}")
         self.assert_same_tensors(tensors(directory), tensors(expected), what)
-
-    def assert_same_tensors(self, made, expected, what):
-        self.assertEqual(sorted(made), sorted(expected), what)
-        for label in expected:
-            np.testing.assert_array_equal(made[label], expected[label], f"{what}: {label}")
 
 
 class Equality(SharedSteps):

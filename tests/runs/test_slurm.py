@@ -16,8 +16,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from harness import (ENVIRONMENT, FILES, LOSS_BOUND, NUMBERS, PATIENCE, PROGRAM, SOURCE, STEADY, STOPPED, TINY, RunTest, column, gpus,
-                     latest_step, tensors)
+from harness import (ENVIRONMENT, FILES, LOSS_BOUND, NUMBERS, PATIENCE, PRELOADING, PROGRAM, SOURCE, STEADY, STOPPED, TINY, RunTest, column,
+                     gpus, latest_step, tensors)
 
 for room in ("support", "drills"):
     sys.path.insert(0, str(SOURCE / "tests" / room))
@@ -121,7 +121,7 @@ class Launches(Cluster):
     def test_no_rank_leaves_mpi_init_before_the_others(self):
         library = lab.folder / "slow_start.so"  # LD_PRELOAD takes no path with spaces
         subprocess.run(["mpicc", "-shared", "-fPIC", "-o", library, "-x", "c", "-"], input=SLOW_START, text=True, check=True)
-        self.finish(self.submit("-N", 2, "-n", 2, env={"LD_PRELOAD": str(library)}))
+        self.finish(self.submit("-N", 2, "-n", 2, env={"LD_PRELOAD": str(library), **PRELOADING}))
 
     def test_requeued_by_the_signal_ends_bit_for_bit_as_without_one(self):
         steps = ("train.steps=80", "train.batch_size=48", "-N", 2, "-n", 2)

@@ -3,13 +3,12 @@
 import os
 import re
 import shutil
-import stat
 import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 
-from harness import ENVIRONMENT, FINISHED, PATIENCE, SOURCE, USAGE
+from harness import ENVIRONMENT, FINISHED, PATIENCE, SOURCE, USAGE, write_script
 
 BUILD = os.environ.get("TESSERA_BUILD_DIR", str(SOURCE / "build/cpu"))
 
@@ -33,8 +32,7 @@ class Smoke(unittest.TestCase):
     def program(self, text):
         """A program of that text around the installed one, whose path is $real."""
         path = self.folder / "changed"
-        path.write_text(f"#!/bin/sh\nreal='{self.folder}/bin/tessera'\n{text}\n")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        write_script(path, f"real='{self.folder}/bin/tessera'\n{text}")
         return {"TESSERA_PROGRAM": str(path)}
 
     def test_every_check_passes(self):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from harness import FILES, PROGRAM, SOURCE, TINY, USAGE, RunTest
+from harness import FILES, PROGRAM, SOURCE, TINY, USAGE, RunTest, write_script
 
 SUBMIT = SOURCE / "scripts/slurm/submit"
 TWO = ("-N", "2", "-n", "4")
@@ -21,9 +21,7 @@ class Submit(RunTest):
         self.tool("sbatch", f'for word; do case $word in *.sh) cp "$word" "{self.folder}/submitted" ;; esac; done; echo "$*" >> "{self.folder}/calls"; wc -l < "{self.folder}/calls"')
 
     def tool(self, name, text):
-        path = self.tools / name
-        path.write_text("#!/bin/sh\n" + text + "\n")
-        path.chmod(0o755)
+        write_script(self.tools / name, text)
 
     def environment(self, more=None):
         return {**os.environ, "PATH": f"{self.tools}:{os.environ['PATH']}", "TESSERA_PROGRAM": str(PROGRAM),

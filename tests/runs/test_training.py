@@ -55,9 +55,7 @@ class Training(RunTest):
         self.assertEqual(calls("followed", "train.validate_every=10", "checkpoint.every=10"), alone)
 
     def test_the_same_deck_gives_the_same_bits(self):
-        a, b = tensors(self.train("a")), tensors(self.train("b"))
-        for label in a:
-            np.testing.assert_array_equal(a[label], b[label], label)
+        self.assert_same_tensors(*(tensors(self.train(name)) for name in ("a", "b")))
 
     def test_another_seed_gives_another_model(self):
         a, b = tensors(self.train("a", "train.steps=5")), tensors(self.train("b", "train.steps=5", "job.seed=2"))
