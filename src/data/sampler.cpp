@@ -76,6 +76,12 @@ void Sampler::leave_out(std::int64_t first, std::int64_t end) {
   left_out_.insert(next, {first, end});
 }
 
+std::int64_t Sampler::left_out_before(std::int64_t sample) const {
+  std::int64_t count = 0;
+  for (const Range& range : left_out_) count += std::max<std::int64_t>(std::min(range.end, sample) - range.first, 0);
+  return count;
+}
+
 std::int64_t Sampler::after(std::int64_t first, std::int64_t n) const {
   for (const Range& range : left_out_) {
     if (range.end <= first) continue;

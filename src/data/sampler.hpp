@@ -46,6 +46,7 @@ class Sampler {
     std::int64_t first, end;
   };
   const std::vector<Range>& left_out() const { return left_out_; }  // ascending
+  std::int64_t left_out_before(std::int64_t sample) const;  // how many
   /// Sample number n, counted from 0, of those not left out from `first` on.
   std::int64_t after(std::int64_t first, std::int64_t n) const;
 

@@ -207,10 +207,10 @@ std::string write_rank_file(const fs::path& path, std::int64_t step, const Peers
 }
 
 /// Reads a file anew, from the disk where the system allows it.
-/// Throws  Failure(Exit::files) if its checksum is not the one in `written`, of write_rank_file.
-void verify_written(const fs::path& path, const std::string& written, const Peers& peers) {
+/// Throws  Failure(Exit::files) if its checksum is not the one that was written.
+void verify_written(const fs::path& path, const std::string& expected, const Peers& peers) {
   forget_cached(path);
-  const std::string expected = written.substr(written.find(' ') + 1), found = checksum(path, peers.progress);
+  const std::string found = checksum(path, peers.progress);
   if (found == expected) return;
   throw Failure(Exit::files,
                 "{}: reads back with the checksum {}, but was written with {}. Check the disk (dmesg, smartctl), and "
@@ -328,16 +328,25 @@ void write_checkpoint(const fs::path& run_directory, const CheckpointState& stat
       return write_rank_file(temporary / rank_name(peers.rank), state.step, peers, parts);
     });
     all_gather(peers, [&] {
-      verify_written(temporary / rank_name(peers.rank), files[peers.rank], peers);
+      const std::string& written = files[peers.rank];
+      verify_written(temporary / rank_name(peers.rank), written.substr(written.find(' ') + 1), peers);
       return std::string();
     });
+    const fs::path index = temporary / "index.h5";
+    std::string written_index;
     all_gather(peers, [&] {
       if (!is_first) return std::string();
       CheckpointState complete = state;
       complete.ranks = peers.ranks;
       complete.directory = fs::canonical(run_directory).string();
-      write_index(temporary / "index.h5", complete, tensors, files);
-      write_text(temporary / "index.xxh3", checksum(temporary / "index.h5") + "  index.h5\n");
+      write_index(index, complete, tensors, files);
+      written_index = checksum(index);
+      write_text(temporary / "index.xxh3", written_index + "  index.h5\n");
+      return std::string();
+    });
+    all_gather(peers, [&] {
+      if (!is_first) return std::string();
+      verify_written(index, written_index, peers);
       publish_folder(temporary, folder);
       write_text(checkpoints / "latest", step_name(state.step) + "\n");
       prune(checkpoints, state.step, keep);

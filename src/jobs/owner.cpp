@@ -94,7 +94,10 @@ void Owner::require_free(const Note& note) const {
 
 void Owner::begin(std::optional<std::int64_t> step, bool continues) {
   const State last = continues ? read() : State();
-  own_ = {.job = slurm_job(environment_), .step = step, .starts = 1, .longest_checkpoint_s = last.longest_checkpoint_s,
+  own_ = {.job = slurm_job(environment_),
+          .step = step,
+          .starts = 1,
+          .longest_checkpoint_s = last.longest_checkpoint_s,
           .longest_step_s = last.longest_step_s};
   if (own_.job.empty()) {
     if (std::error_code error; fs::exists(path_, error)) write();  // no job owns it
@@ -120,19 +123,19 @@ void Owner::step_took(double seconds) {
   has_new_step_ = true;
 }
 
-std::string Owner::checkpoint_took(double seconds) {
+std::string Owner::checkpoint_took(double seconds, bool in_background) {
   if (seconds > own_.longest_checkpoint_s || has_new_step_) {
     own_.longest_checkpoint_s = std::max(seconds, own_.longest_checkpoint_s);
     has_new_step_ = false;
     write();
   }
   const double margin_s = std::atof(variable("TESSERA_MARGIN_S").c_str());
-  if (margin_s <= 0 || has_warned_ || own_.longest_step_s + seconds <= margin_s) return "";
+  if (margin_s <= 0 || has_warned_ || own_.longest_step_s + (in_background ? 2 : 1) * seconds <= margin_s) return "";
   has_warned_ = true;
   return fmt::format(
-      "warning    a checkpoint took {:.1f} s, a step with its validation up to {:.1f} s, and the job ends {:.0f} s "
+      "warning    a checkpoint took {:.1f} s{}, a step with its validation up to {:.1f} s, and the job ends {:.0f} s "
       "after the signal to stop (TESSERA_MARGIN_S): submit again, with a margin that fits (scripts/slurm/submit)\n",
-      seconds, own_.longest_step_s, margin_s);
+      seconds, in_background ? " (a stop may wait for two)" : "", own_.longest_step_s, margin_s);
 }
 
 Owner::State Owner::read() const {

@@ -99,7 +99,7 @@ class TrainingRun {
     make_trainer(beginning);
     world_.agree([&] { note_(offload_.measure(*plan_, settings_, world_, *trainer_)); });
     open_trace(beginning, continues);
-    if (beginning.checkpoint && continues) last_checkpoint_ = step_;
+    if (beginning.checkpoint && continues) last_checkpoint_ = step_, saved_bad_steps_ = bad_steps_;
     if (beginning.checkpoint && !continues) {  // so that a kill before the next checkpoint does not lose the start
       save();
       saving_.finish();
@@ -256,7 +256,8 @@ class TrainingRun {
   /// `state` is for the status and, followed by `why`, for /attempts.
   void end(const std::string& state, const std::string& why, bool saves) {
     console_.end();
-    if (saves && last_checkpoint_ != step_) save();
+    const bool is_saved = last_checkpoint_ == step_ && saved_bad_steps_ == bad_steps_;  // not after going back
+    if (saves && !is_saved) save();
     timed(last_save_s_, [&] { saving_.finish(); });
     trace_.set_end(state + why);
     trace_.flush();
@@ -293,6 +294,7 @@ class TrainingRun {
     const std::int64_t every = settings_.train.validate_every;
     return validation_windows_ > 0 && (step == settings_.train.steps || (every > 0 && step % every == 0));
   }
+  bool saves_in_background() const { return plan_->arrays.copy != memory::kAbsent; }
   bool saves_after(std::int64_t step) const {
     return settings_.checkpoint.every > 0 && step % settings_.checkpoint.every == 0;
   }
@@ -315,14 +317,16 @@ class TrainingRun {
     const std::int64_t first = sample_, end = sampler_->after(first, settings_.train.batch_size - 1) + 1;
 
     io::StepRecord record = step_record(step, numbers, loss, settings_, is_profiled);
-    record.tokens =
-        static_cast<double>(first + settings_.train.batch_size) * static_cast<double>(settings_.model.context_length);
+    const bool is_bad = numbers.bad != optim::BadStep::no || !std::isfinite(loss);
+    const std::int64_t trained = first - sampler_->left_out_before(first) + (is_bad ? 0 : settings_.train.batch_size);
+    record.tokens = static_cast<double>(trained) * static_cast<double>(settings_.model.context_length);
+    if (is_bad && record.bad == 0) record.bad = static_cast<double>(optim::BadStep::not_finite);
     record.mfu = mfu_.of(train::step_flop(*plan_), record.step_time_s);
     record.peak_bytes = static_cast<double>(plan_->layout.arena_bytes());
     record.first_sample = static_cast<double>(first);
     offload_.add(record.step_time_s);
     if (step - first_step_ == kWarmupSteps && trace_) trace_->set_taken(taken_bytes(world_));
-    if (numbers.bad != optim::BadStep::no || !std::isfinite(loss)) {
+    if (is_bad) {
       ++bad_steps_;
       require_may_go_on(record, numbers, is_profiled);
       sampler_->leave_out(first, end);
@@ -363,16 +367,23 @@ class TrainingRun {
     trace_.add(record, numbers, is_profiled);
     trace_.flush();
     if (!saving_.finish_after_failure()) last_checkpoint_ = checkpoint_before_;
+    const char* const advice =
+        !stops ? "With the same keys it would end here again: raise train.bad_steps_limit, lower "
+                 "optimizer.learning_rate or warm up for longer"
+        : numbers.bad == optim::BadStep::spike ? "With the same keys it would end here again: train.on_bad_step=skip "
+                                                 "leaves these samples out, and a larger "
+                                                 "train.spike_deviations lets them pass"
+                                               : "A smaller optimizer.learning_rate or a longer warm-up usually helps";
     world_.fail(Failure(Exit::numbers,
-                        "step {}: loss {} and gradient norm {} are {}, and no checkpoint contains their results{}. A "
-                        "smaller optimizer.learning_rate or a longer warm-up usually helps",
+                        "step {}: loss {} and gradient norm {} are {}, and no checkpoint contains their results{}. {}",
                         step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
                         !stops                                 ? "one bad step more than train.bad_steps_limit"
                         : numbers.bad == optim::BadStep::spike ? "a spike"
                                                                : "unusable",
                         last_checkpoint_ < 0         ? ""
                         : std::isfinite(record.loss) ? "; continue from the newest (--resume auto)"
-                                                     : "; continue from one before it diverged (--resume PATH)"));
+                                                     : "; continue from one before it diverged (--resume PATH)",
+                        advice));
   }
 
   /// After a bad step: to the last checkpoint, or the start. What was started since is forgotten.
@@ -388,7 +399,17 @@ class TrainingRun {
       sample_ = sampler_->after(0, 0);
     } else {
       std::string folder;
-      world_.agree_on_root([&] { folder = io::newest_checkpoint(settings_.job.directory).value_or("").string(); });
+      world_.agree_on_root([&] {
+        const auto newest = io::newest_checkpoint(settings_.job.directory);
+        if (!newest) {
+          throw Failure(
+              Exit::files,
+              "{}: the checkpoints that this run wrote, the last of step {}, are gone, and it goes back to one "
+              "after a bad step. Start again, or put them back and resume",
+              settings_.job.directory + "/checkpoints", last_checkpoint_);
+        }
+        folder = newest->string();
+      });
       Beginning beginning;
       beginning.checkpoint.emplace(io::open_checkpoint(world_.broadcast(folder), peers_of(world_), "--resume "));
       restore(beginning);
@@ -412,8 +433,9 @@ class TrainingRun {
                    return checkpoint_of(context_, *trainer_, *corpus_, *sampler_, {step_, sample_, bad_steps_},
                                         trace_ ? trace_->run_id() : std::string());
                  },
-                 plan_->arrays.copy != memory::kAbsent);
+                 saves_in_background());
     checkpoint_before_ = std::exchange(last_checkpoint_, step_);
+    saved_bad_steps_ = bad_steps_;
   }
 
   /// Prints where this start's wall time went. The trace's share is rank 0's time in it outside of steps.
@@ -472,6 +494,7 @@ class TrainingRun {
   train::StateScalars first_scalars_;   // of step 0
   std::int64_t last_checkpoint_ = -1;   // step of the newest one of this run, which may be under way
   std::int64_t checkpoint_before_ = -1;
+  std::int64_t saved_bad_steps_ = 0;  // those that the newest one knows
   bool has_recorded_memory_ = false;
   double validation_loss_ = kNotMeasured;  // the last one
   std::int64_t validated_step_ = 0;
@@ -483,7 +506,7 @@ class TrainingRun {
   Saving saving_{world_,
                  [this](double took_s) {
                    directory_->require_in_place();
-                   note_(owner_.checkpoint_took(took_s));
+                   note_(owner_.checkpoint_took(took_s, saves_in_background()));
                  },
                  note_};  // last: its thread reads the trainer's memory
 };

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """train.on_bad_step: which steps are bad, what follows, and the same bits on every start."""
 import shutil
+import signal
+import subprocess
 import unittest
 
 import numpy as np
 
-from harness import NUMBERS, TINY, USAGE, RunTest, column, index_of, tensors
+from harness import FILES, NUMBERS, STOPPED, TINY, USAGE, RunTest, column, index_of, latest_step, tensors
 
 WINDOW, DEVIATIONS = 6, 2.0
 SPIKES = ("train.steps=60", "train.validate_every=0", "trace.profile_steps=[]", f"train.spike_window={WINDOW}",
@@ -41,6 +43,8 @@ class BadSteps(RunTest):
         with index_of(run) as index:
             self.assertEqual(index.attrs["optimizer_steps"], 60 - (bad == 2).sum())
             self.assertEqual(index.attrs["bad_steps"], (bad == 2).sum())
+        tokens = column(run, "tokens")
+        np.testing.assert_array_equal(tokens, np.cumsum(bad == 0) * tokens[0])
 
     def test_the_bits_are_the_same_on_every_start(self):
         for how in ("skip", "rewind"):
@@ -82,16 +86,48 @@ class BadSteps(RunTest):
         np.testing.assert_allclose(column(on_two, "loss"), column(run, "loss")[24:], rtol=1e-4)
         self.assertEqual(self.ranges(on_two), self.ranges(run))
 
+    def test_a_stop_on_the_way_back_keeps_the_samples(self):
+        """The newest checkpoint is of the step that the run is back at, and knows of no bad one."""
+        run = self.folder / "run"
+        job = self.start(TINY, f"job.directory={run}", *SPIKES, "train.on_bad_step=rewind", stdout=subprocess.PIPE)
+        with job.process.stdout as lines:
+            for line in lines:
+                if line.startswith(b"bad step"):
+                    job.process.send_signal(signal.SIGUSR1)
+        result = job.wait()
+        self.assertEqual(result.code, STOPPED, str(result))
+        with index_of(run) as index:
+            self.assertGreater(index.attrs["bad_steps"], 0)
+        left_out = {sample for begin, end in self.ranges(run) for sample in range(begin, end)}
+        self.run_deck(TINY, f"job.directory={run}", *SPIKES, "train.on_bad_step=rewind", "--resume", "auto", ranks=2)
+        self.assertEqual(left_out & {int(first) for first in column(run, "first_sample")}, set())
+
+    def test_a_way_back_to_a_checkpoint_that_is_gone_says_so(self):
+        run = self.folder / "run"
+        job = self.start(TINY, f"job.directory={run}", *SPIKES, "train.on_bad_step=rewind", "checkpoint.every=36")
+        self.wait_until(lambda: latest_step(run) >= 36, "step 36", job)
+        job.process.send_signal(signal.SIGSTOP)
+        shutil.rmtree(run / "checkpoints")
+        job.process.send_signal(signal.SIGCONT)
+        result = job.wait()
+        self.assertEqual(result.code, FILES, str(result))
+        self.assertIn("the last of step 36, are gone", result.err)
+
     def test_one_bad_step_too_many_ends_the_run(self):
         hot = ("optimizer.learning_rate=100", "optimizer.min_learning_rate=100", "optimizer.clip_norm=0", "optimizer.warmup_steps=0",
                "train.bad_steps_limit=3")
         for how in ("skip", "rewind"):  # weights that have become infinite give bad steps only; a way back repeats them
             with self.subTest(how=how):
                 self.run_deck(TINY, f"job.directory={self.folder / how}", *hot, f"train.on_bad_step={how}", code=NUMBERS,
-                              says=["one bad step more than train.bad_steps_limit"])
+                              says=["one bad step more than train.bad_steps_limit", "raise train.bad_steps_limit"])
+        fp16 = self.folder / "fp16"  # a scale above 1: gradients that are not finite are no bad step, a loss is
+        self.run_deck(TINY, f"job.directory={fp16}", *hot, "train.on_bad_step=skip", "precision.compute=fp16", code=NUMBERS)
+        np.testing.assert_array_equal(column(fp16, "bad") > 0, ~np.isfinite(column(fp16, "loss")))
+        self.assertEqual((column(fp16, "bad") == 1).sum(), 4)
         self.run_deck(TINY, f"job.directory={self.folder / 'stop'}", "train.bad_steps_limit=3", code=USAGE, says="train.on_bad_step")
         self.run_deck(TINY, f"job.directory={self.folder / 'spike'}", f"train.spike_window={WINDOW}",
-                      f"train.spike_deviations={DEVIATIONS}", "train.steps=60", code=NUMBERS, says="are a spike")
+                      f"train.spike_deviations={DEVIATIONS}", "train.steps=60", code=NUMBERS,
+                      says=["are a spike", "train.on_bad_step=skip leaves"])
 
 
 if __name__ == "__main__":

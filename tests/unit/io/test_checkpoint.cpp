@@ -556,23 +556,32 @@ TEST(CheckpointFault, of_what_fetches_a_tensor_keeps_its_code_on_every_rank) {
 
 // What the disk changes between writing and reading back costs no checkpoint that verified.
 TEST(CheckpointFault, bytes_that_change_once_written_leave_the_one_before) {
-  const ScratchFolder run;
-  write_steps(run.path(), {10}, 1, 2);
-  const Weights weights(20);
-  const auto thrown = run_ranks(2, [&](const Peers& peers) {
-    int phase = 0;
-    Peers disk = peers;
-    disk.all_gather = [&](const Peers::Work& work) {
-      const auto all = peers.all_gather(work);
-      if (++phase == 2 && peers.rank == 1) flip_byte(run / "checkpoints/.tmp_step_00000020/rank_00001.h5", 900);
-      return all;
-    };
-    write_checkpoint(run.path(), state_at(20), weights.of(peers.rank, 2), disk, 1);
-  });
-  EXPECT_THAT(thrown[0], AllOf(HasSubstr("rank 1: "), HasSubstr("rank_00001.h5: reads back with the checksum")));
-  EXPECT_EQ(thrown[0], thrown[1]);
-  EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010"));
-  expect_whole(run / "checkpoints/step_00000010", 10);
+  struct Fault {
+    int phase, rank;  // after which, and of which
+    const char* file;
+  };
+  for (const Fault& fault : {Fault{2, 1, "rank_00001.h5"}, Fault{4, 0, "index.h5"}}) {
+    const ScratchFolder run;
+    write_steps(run.path(), {10}, 1, 2);
+    const Weights weights(20);
+    const auto thrown = run_ranks(2, [&](const Peers& peers) {
+      int phase = 0;
+      Peers disk = peers;
+      disk.all_gather = [&](const Peers::Work& work) {
+        const auto all = peers.all_gather(work);
+        if (++phase == fault.phase && peers.rank == fault.rank) {
+          flip_byte(run / "checkpoints/.tmp_step_00000020" / fault.file, 900);
+        }
+        return all;
+      };
+      write_checkpoint(run.path(), state_at(20), weights.of(peers.rank, 2), disk, 1);
+    });
+    EXPECT_THAT(thrown[0], AllOf(HasSubstr(fmt::format("rank {}: ", fault.rank)),
+                                 HasSubstr(fmt::format("{}: reads back with the checksum", fault.file))));
+    EXPECT_EQ(thrown[0], thrown[1]);
+    EXPECT_THAT(names_in(run / "checkpoints"), ElementsAre("latest", "step_00000010"));
+    expect_whole(run / "checkpoints/step_00000010", 10);
+  }
 }
 
 TEST(CheckpointFault, tensor_of_two_ranks_is_refused) {

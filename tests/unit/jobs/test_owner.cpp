@@ -136,16 +136,25 @@ TEST_F(RunOwner, counts_no_starts_by_hand_within_an_allocation) {
   for (int start = 0; start < 4; ++start) EXPECT_NO_THROW(in_job(job("17")).begin(0, true));
 }
 
+TEST_F(RunOwner, warns_where_a_stop_would_wait_for_two_checkpoints) {
+  Variables variables = job("17");
+  variables["TESSERA_MARGIN_S"] = "61";
+  Owner owner = in_job(variables);
+  owner.begin(0, true);
+  EXPECT_EQ(owner.checkpoint_took(30.5, true), "");
+  EXPECT_THAT(owner.checkpoint_took(31, true), HasSubstr("took 31.0 s (a stop may wait for two)"));
+}
+
 TEST_F(RunOwner, remembers_the_longest_checkpoint_and_warns_of_one_that_takes_too_long) {
   Variables variables = job("17");
   variables["TESSERA_MARGIN_S"] = "61";
   Owner owner = in_job(variables);
   owner.begin(0, true);
-  EXPECT_EQ(owner.checkpoint_took(61), "");
+  EXPECT_EQ(owner.checkpoint_took(61, false), "");
   owner.step_took(0.5);
-  EXPECT_THAT(owner.checkpoint_took(60.6),
+  EXPECT_THAT(owner.checkpoint_took(60.6, false),
               HasSubstr("took 60.6 s, a step with its validation up to 0.5 s, and the job ends 61 s after"));
-  EXPECT_EQ(owner.checkpoint_took(63), "") << "once";
+  EXPECT_EQ(owner.checkpoint_took(63, false), "") << "once";
   in_job(job("18")).begin(5, true);
   std::ifstream file(folder_ / Owner::kName);
   const std::string text((std::istreambuf_iterator<char>(file)), {});
