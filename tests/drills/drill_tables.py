@@ -1,4 +1,6 @@
 """The stored drills: drills.toml and host_drills.toml, and the tables of README.md that come from them."""
+import re
+import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -17,6 +19,15 @@ WAYS = {"rank": "SIGKILL to a rank", "slurmstepd": "SIGKILL to a slurmstepd", "s
 
 HOST_KINDS = {"kill": "SIGKILL: ", "deck": "wrong decks", "checkpoint": "damaged checkpoints", "data": "damaged data files", "disk": "",
               "write": "a full disk at one write alone", "deleted": "the directory is deleted", "twins": "a second job in the directory", "clock": "a clock that jumps"}
+
+
+def commit_of(program, parser):
+    """The commit of a program whose drills are stored."""
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    commit, modified = re.search(r"git (\w+)(, modified)?", version).groups()
+    if modified:
+        parser.error("--store names a commit, and this program was built from other sources: commit, and build again")
+    return commit
 
 
 def store(name=NAME, /, **sections):

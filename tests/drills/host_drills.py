@@ -13,7 +13,6 @@ import struct
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -458,7 +457,8 @@ class Disk:
     def __init__(self, place, steps, every):
         self.place, self.steps, self.every, self.library = place, steps, every, shim(place, "disk", DISK)
         self.origin, self.whole = place.folder / "origin", place.folder / "whole"
-        self.keys = (*SMALL, *WRITING, f"checkpoint.every={every}", "optimizer.warmup_steps=1", "trace.flush_s=0")
+        self.keys = (*SMALL, *WRITING, f"checkpoint.every={every}", "optimizer.warmup_steps=1", "trace.flush_s=0",
+                     "optimizer.min_learning_rate=1e-2")  # the peak's: no step's rate depends on train.steps
         place.run(f"job.directory={self.origin}", *self.keys, f"train.steps={every}")
         place.run(f"job.directory={self.whole}", *self.keys, f"train.steps={steps}", "checkpoint.keep=9")
 

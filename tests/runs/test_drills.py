@@ -39,6 +39,12 @@ class Drills(RunTest):
     def test_single_writes_to_a_full_disk(self):
         self.sample("write", 4)
 
+    def test_disks_that_fail_in_four_ways(self):
+        self.sample("disk", 4)
+
+    def test_a_clock_that_jumps(self):
+        self.sample("clock", 1)
+
     def test_a_kill_in_two_strategies(self):
         self.sample("kill", 2)
 
