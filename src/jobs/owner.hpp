@@ -48,9 +48,9 @@ class Owner {
   /// A step with its validation took that long, for which a stop waits. Written with the next checkpoint.
   void step_took(double seconds);
 
-  /// A checkpoint took that long; in the background, a stop may wait for one under way and then for its own. Returns a
-  /// line of warning if that, after the longest step, is more than the TESSERA_MARGIN_S between the signal and the job's
-  /// end, and no earlier one of this start was; else "".
+  /// A checkpoint took that long; in the background, a stop may wait for one under way and then for its own. Returns
+  /// a line of warning if that, after the longest step, is more than the TESSERA_MARGIN_S between the signal and the
+  /// job's end, and no earlier one of this start was; else "".
   std::string checkpoint_took(double seconds, bool in_background);
 
  private:

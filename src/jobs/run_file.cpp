@@ -11,6 +11,7 @@
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/tensor.hpp"
+#include "optim/step_state.hpp"
 
 namespace tessera::jobs {
 namespace {
@@ -88,12 +89,14 @@ void MemorySample::refresh() {
 
 io::StepRecord step_record(std::int64_t step, const train::StepNumbers& numbers, double loss,
                            const config::Settings& settings, bool is_profiled) {
+  optim::BadStep bad = numbers.bad;
+  if (bad == optim::BadStep::no && !std::isfinite(loss)) bad = optim::BadStep::not_finite;  // fp16: the scale halves
   io::StepRecord record{.step = step,
                         .loss = loss,
                         .grad_norm = numbers.grad_norm,
                         .learning_rate = numbers.learning_rate,
                         .wall_time_s = io::wall_clock_s(),
-                        .bad = static_cast<double>(numbers.bad)};
+                        .bad = static_cast<double>(bad)};
   if (settings.precision.compute == config::Precision::fp16) record.loss_scale = numbers.loss_scale;
   if (is_profiled) return record;
   record.step_time_s = numbers.step_s;

@@ -13,6 +13,7 @@
 #include "build_info.hpp"
 #include "io/console.hpp"
 #include "io/trace.hpp"
+#include "jobs/bad_step.hpp"
 #include "jobs/checkpoints.hpp"
 #include "jobs/directory.hpp"
 #include "jobs/gemm_algorithms.hpp"
@@ -31,7 +32,6 @@
 #include "kernels/core/kernel_timer.hpp"
 #include "kernels/core/words.hpp"
 #include "memory/arena.hpp"
-#include "optim/step_state.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::jobs {
@@ -317,10 +317,9 @@ class TrainingRun {
     const std::int64_t first = sample_, end = sampler_->after(first, settings_.train.batch_size - 1) + 1;
 
     io::StepRecord record = step_record(step, numbers, loss, settings_, is_profiled);
-    const bool is_bad = numbers.bad != optim::BadStep::no || !std::isfinite(loss);
+    const bool is_bad = record.bad != 0;
     const std::int64_t trained = first - sampler_->left_out_before(first) + (is_bad ? 0 : settings_.train.batch_size);
     record.tokens = static_cast<double>(trained) * static_cast<double>(settings_.model.context_length);
-    if (is_bad && record.bad == 0) record.bad = static_cast<double>(optim::BadStep::not_finite);
     record.mfu = mfu_.of(train::step_flop(*plan_), record.step_time_s);
     record.peak_bytes = static_cast<double>(plan_->layout.arena_bytes());
     record.first_sample = static_cast<double>(first);
@@ -330,9 +329,7 @@ class TrainingRun {
       ++bad_steps_;
       require_may_go_on(record, numbers, is_profiled);
       sampler_->leave_out(first, end);
-      note_(fmt::format("bad step   {}: loss {}, gradient norm {}; samples {}..{} are left out ({} of at most {})\n",
-                        step, without_sign_of_nan(loss), without_sign_of_nan(numbers.grad_norm), first, end - 1,
-                        bad_steps_, settings_.train.bad_steps_limit));
+      note_(note_on_bad_step(record, first, end, bad_steps_, settings_.train));
       if (settings_.train.on_bad_step == config::OnBadStep::rewind) return go_back();
     }
     sample_ = sampler_->after(end, 0);
@@ -367,23 +364,7 @@ class TrainingRun {
     trace_.add(record, numbers, is_profiled);
     trace_.flush();
     if (!saving_.finish_after_failure()) last_checkpoint_ = checkpoint_before_;
-    const char* const advice =
-        !stops ? "With the same keys it would end here again: raise train.bad_steps_limit, lower "
-                 "optimizer.learning_rate or warm up for longer"
-        : numbers.bad == optim::BadStep::spike ? "With the same keys it would end here again: train.on_bad_step=skip "
-                                                 "leaves these samples out, and a larger "
-                                                 "train.spike_deviations lets them pass"
-                                               : "A smaller optimizer.learning_rate or a longer warm-up usually helps";
-    world_.fail(Failure(Exit::numbers,
-                        "step {}: loss {} and gradient norm {} are {}, and no checkpoint contains their results{}. {}",
-                        step_, without_sign_of_nan(record.loss), without_sign_of_nan(numbers.grad_norm),
-                        !stops                                 ? "one bad step more than train.bad_steps_limit"
-                        : numbers.bad == optim::BadStep::spike ? "a spike"
-                                                               : "unusable",
-                        last_checkpoint_ < 0         ? ""
-                        : std::isfinite(record.loss) ? "; continue from the newest (--resume auto)"
-                                                     : "; continue from one before it diverged (--resume PATH)",
-                        advice));
+    world_.fail(failure_at_bad_step(record, last_checkpoint_ >= 0, settings_.train));
   }
 
   /// After a bad step: to the last checkpoint, or the start. What was started since is forgotten.
@@ -399,17 +380,7 @@ class TrainingRun {
       sample_ = sampler_->after(0, 0);
     } else {
       std::string folder;
-      world_.agree_on_root([&] {
-        const auto newest = io::newest_checkpoint(settings_.job.directory);
-        if (!newest) {
-          throw Failure(
-              Exit::files,
-              "{}: the checkpoints that this run wrote, the last of step {}, are gone, and it goes back to one "
-              "after a bad step. Start again, or put them back and resume",
-              settings_.job.directory + "/checkpoints", last_checkpoint_);
-        }
-        folder = newest->string();
-      });
+      world_.agree_on_root([&] { folder = checkpoint_before_bad_step(settings_.job.directory, last_checkpoint_); });
       Beginning beginning;
       beginning.checkpoint.emplace(io::open_checkpoint(world_.broadcast(folder), peers_of(world_), "--resume "));
       restore(beginning);

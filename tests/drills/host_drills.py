@@ -557,7 +557,7 @@ def deleted(place, count):
 def twins(place, count):
     """A second job in a directory where one runs: refused, whatever it asks for, and the first is not disturbed."""
     whole = place.folder / "whole"
-    steps = 20 * EVERY
+    steps = 100 * EVERY  # many seconds more than the second takes to start
     place.run(f"job.directory={whole}", *RUN, *WRITING, f"train.steps={steps}", ranks=2)
     for number in range(count):
         directory = place.folder / f"run_{number}"
@@ -569,6 +569,8 @@ def twins(place, count):
             time.sleep(place.chance.uniform(0, 0.5))
             second = place.refused(f"job.directory={directory}", *RUN, *WRITING, f"train.steps={steps}", *wish, ranks=2,
                                    code=(USAGE, FILES, FINISHED), says=[directory.name])
+            if first.process.poll() is not None:
+                raise Failed("the first had ended before the second")
             if second.code == FINISHED and wish != ("--resume", "auto"):
                 raise Failed(f"replaced a run: {second}")
             if (result := first.wait(LIMIT_S)).code != FINISHED:

@@ -111,7 +111,7 @@ class BadSteps(RunTest):
         job.process.send_signal(signal.SIGCONT)
         result = job.wait()
         self.assertEqual(result.code, FILES, str(result))
-        self.assertIn("the last of step 36, are gone", result.err)
+        self.assertIn("the last of step 36, is gone", result.err)
 
     def test_one_bad_step_too_many_ends_the_run(self):
         hot = ("optimizer.learning_rate=100", "optimizer.min_learning_rate=100", "optimizer.clip_norm=0", "optimizer.warmup_steps=0",

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <iterator>
 #include <set>
 
 #include "data/sampler.hpp"
@@ -179,6 +180,7 @@ TEST(Sampler, leaves_out_what_it_is_told_to) {
   };
   const auto expect_same_order = [&] {
     for (std::int64_t first = 0; first < 40; ++first) {
+      ASSERT_EQ(sampler.left_out_before(first), std::distance(left_out.begin(), left_out.lower_bound(first)));
       std::int64_t sample = first;
       for (std::int64_t n = 0; n < 40; ++n, ++sample) {
         while (left_out.contains(sample)) ++sample;
