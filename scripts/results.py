@@ -306,9 +306,9 @@ class Results:
         return gpus_of(self.info)
 
     def repeats_text(self):
-        """"10 repeats", "median of 3 rounds of 10 repeats"; "" of jobs that repeat nothing."""
+        """"10 repeats", "median of 3 rounds of 10 repeats"; "one run" of jobs that repeat nothing."""
         rounds = max((len(values) for row in self.rows for values in row.rounds.values()), default=1)
-        return f"median of {rounds} rounds" + (f" of {self.repeats}" if self.repeats else "") if rounds > 1 else self.repeats
+        return f"median of {rounds} rounds" + (f" of {self.repeats}" if self.repeats else "") if rounds > 1 else self.repeats or "one run"
 
     def heading(self):
         return [*heading({**self.info, "device": self.device}), self.repeats_text(), "quick" if self.is_quick else ""]

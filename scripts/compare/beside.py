@@ -1,8 +1,8 @@
 """PyTorch beside an experiment's rows, after ours, in the same call and on the same GPU, or both on one core: `experiment --torch`.
 
 A module of scripts/experiments says what it wants: PEERS, {PyTorch's number format: backends of torch_worker} for rows of attention;
-MODES, in which torch_worker runs the models of the rows of whole steps. TF32 stands beside our fp32. What was measured stays in the run,
-as torch.json, and is not measured again:
+MODES, in which torch_worker runs the models of the rows of whole steps; each in the number formats of ours. What was measured stays in the
+run, as torch.json, and is not measured again:
 
     {"pytorch": version, "device": GPU or "CPU",
      "shapes": [{"dtype", "B", "H", "T", "D", "causal", backend: {pass: ms, pass_std: ms} or {"failed": why}}],
@@ -30,15 +30,13 @@ PASSES = ("forward", "backward", "both")
 PARTS = ("forward", "forward_backward", "step")
 SHAPE = ("dtype", "B", "H", "T", "D", "causal")
 TIMING = ("repeats", "warmup", "warmup_ms", "rest_ms", "row_limit_s")  # keys of [bench] that both sides follow
-FORMATS = {"fp32": ("fp32", "tf32"), "tf32": ("tf32",), "bf16": ("bf16",)}  # PyTorch's beside each of ours
-ATTENTION = {"fp32": ("EAGER", "STORED", "EFFICIENT", "FLASH"), "tf32": ("EAGER", "STORED"), "bf16": ("EAGER", "STORED", "EFFICIENT", "FLASH")}
+FORMATS = ("fp32", "tf32", "bf16")
+ATTENTION = {"fp32": ("EAGER", "STORED", "EFFICIENT", "FLASH"), "tf32": ("EAGER", "STORED", "EFFICIENT"), "bf16": ("EAGER", "STORED", "EFFICIENT", "FLASH")}
 STEPS = {"eager": "eager", "default": "compiled", "reduce-overhead": "compiled, graphs"}  # torch_worker's modes, as tables name them
 GPU_ONLY = ("tf32", "EFFICIENT", "reduce-overhead")
-# A table's columns of attention: the backends of which the fastest counts, and PyTorch's format beside each of ours
-SAME = {dtype: dtype for dtype in FORMATS}
-COLUMNS = {"stored scores": (("EAGER",), SAME), "compiled": (("STORED",), SAME), "fused": (("EFFICIENT", "FLASH"), SAME),
-           "memory-efficient": (("EFFICIENT",), {"bf16": "bf16"}), "TF32, stored scores": (("EAGER",), {"fp32": "tf32"}),
-           "TF32, compiled": (("STORED",), {"fp32": "tf32"})}
+# A table's columns of attention: the backends of which the fastest counts, and the formats in which there are others beside
+COLUMNS = {"stored scores": (("EAGER",), FORMATS), "compiled": (("STORED",), FORMATS), "fused": (("EFFICIENT", "FLASH"), FORMATS),
+           "memory-efficient": (("EFFICIENT",), ("bf16",))}
 TOGETHER = 60e9  # bytes of weights, gradients and moments of models that are compiled at the same time
 ENVIRONMENT = 3
 
@@ -72,7 +70,7 @@ def columns(results, *wanted):
     """Those of COLUMNS (of `wanted`) of which a shape was measured."""
     shapes = found(results).get("shapes", ())
     return [name for name, (backends, formats) in COLUMNS.items() if name in (wanted or COLUMNS)
-            and any(each["dtype"] in formats.values() and any(backend in each for backend in backends) for each in shapes)]
+            and any(each["dtype"] in formats and any(backend in each for backend in backends) for each in shapes)]
 
 
 def ms(results, row, column, name):
@@ -84,7 +82,7 @@ def measured(results, row, column, name):
     """The same with its standard deviation."""
     backends, formats = COLUMNS[column]
     found(results)
-    each = results.beside_by_shape.get((formats.get(row["dtype"]), *tuple(shape_of(row).values())[1:]), {})
+    each = results.beside_by_shape.get(tuple(shape_of(row).values()), {}) if row["dtype"] in formats else {}
     return min(((each[backend][name], each[backend].get(f"{name}_std", math.nan)) for backend in backends if name in each.get(backend, {})),
                default=(math.nan, math.nan))
 
@@ -154,7 +152,7 @@ def measure(results, chapter, python):
     def keep():
         replace_text(results.output / FILE, json.dumps(kept, indent=1) + "\n")
 
-    formats = python.existing(dict.fromkeys(theirs for every in FORMATS.values() for theirs in every))
+    formats = python.existing(FORMATS)
     backends = {dtype: python.existing(names) for dtype, names in peers.items() if dtype in formats}
     with stops_at_signals("the same command continues after what has been measured"):
         measure_attention(results, backends, python, kept.setdefault("shapes", []), keep)
@@ -173,11 +171,9 @@ def measure_attention(results, backends, python, stored, keep):
     found(results)
     missing = []  # (entry, the backends that it lacks)
     for shape in map(dict, {tuple(shape_of(row).items()): None for row in rows}):
-        for theirs in FORMATS.get(shape["dtype"], ()):
-            case = {**shape, "dtype": theirs}
-            entry = results.beside_by_shape.get(tuple(case.values()), case)
-            if lacking := [backend for backend in backends.get(theirs, ()) if backend not in entry]:
-                missing.append((entry, lacking))
+        entry = results.beside_by_shape.get(tuple(shape.values()), shape)
+        if lacking := [backend for backend in backends.get(shape["dtype"], ()) if backend not in entry]:
+            missing.append((entry, lacking))
     worker = python.worker()
     try:
         for entry, lacking in missing:
@@ -202,12 +198,10 @@ def models_of(results):
             continue
         with row.file() as file:
             deck = tomllib.loads(file["info"].attrs["deck"])
-        shape = deck["model"]
-        for theirs in FORMATS.get(row["precision.compute"], ()):
-            models.setdefault((size_of(row), theirs),
-                              ({"size": size_of(row), "dtype": theirs, "V": shape["vocab_size"], "T": shape["context_length"], "B": deck["train"]["batch_size"],
-                                "C": shape["d_model"], "F": shape["d_ff"], "L": shape["num_layers"], "H": shape["num_heads"]},
-                               {"clips": deck["optimizer"]["clip_norm"] > 0, "repeats": deck["bench"]["repeats"]}))
+        shape, key = deck["model"], (size_of(row), row["precision.compute"])
+        models.setdefault(key, ({"size": key[0], "dtype": key[1], "V": shape["vocab_size"], "T": shape["context_length"], "B": deck["train"]["batch_size"],
+                                 "C": shape["d_model"], "F": shape["d_ff"], "L": shape["num_layers"], "H": shape["num_heads"]},
+                                {"clips": deck["optimizer"]["clip_norm"] > 0, "repeats": deck["bench"]["repeats"]}))
     return models
 
 

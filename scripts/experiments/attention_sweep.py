@@ -16,28 +16,38 @@ def variation(results, name):
     return [row for row in results.rows if row.name.startswith(name + "_")]
 
 
+def compared(results):
+    """The rows of several kernels."""
+    return variation(results, "kernels") + variation(results, "tf32")
+
+
+def name_of(row):
+    """Of a row's kernel; of the fastest fused one with the engine that it chose."""
+    return f"fused ({row['engine']})" if row["attention.kernel"] == "auto" else row[KERNEL]
+
+
 def tables(results):
     passes = ("forward", "backward")
-    stored = beside.columns(results, "stored scores", "compiled", "TF32, stored scores", "TF32, compiled")
-    yield (["D", "T", "forward, ms", "backward, ms", *(title for column in stored for title in (f"PyTorch, {column}, ms: forward", "backward")), "kept before backward, MiB", "needed, MiB", "outcome"],
-           [[row[D], row[T], row["forward_ms"], row["backward_ms"], *(beside.ms(results, row, column, name) for column in stored for name in passes),
+    stored = beside.columns(results, "stored scores", "compiled")
+    yield (["format", "D", "T", "forward, ms", "backward, ms", *(title for column in stored for title in (f"PyTorch, {column}, ms: forward", "backward")), "kept before backward, MiB", "needed, MiB", "outcome"],
+           [[row[DTYPE], row[D], row[T], row["forward_ms"], row["backward_ms"], *(beside.ms(results, row, column, name) for column in stored for name in passes),
              row["memory_mib"], row["peak_mib"], row.outcome] for row in variation(results, "course")])
-    rows, kernels, every = [], variation(results, "kernels"), beside.columns(results)
+    rows, kernels = [], compared(results)
+    every = beside.columns(results)
     for row in kernels:
         base = results.one(kernels, implementation="standard", dtype=row[DTYPE], bench__head_width=row[D], bench__length=row[T])
-        rows.append([row[KERNEL], row[DTYPE], row[D], row[T], row["forward_ms"], row["backward_ms"], row["both_ms"],
+        rows.append([name_of(row), row[DTYPE], row[D], row[T], row["forward_ms"], row["backward_ms"], row["both_ms"],
                      base["both_ms"] / row["both_ms"], *(beside.ms(results, row, column, "both") for column in every), row["memory_mib"],
                      row["peak_mib"], row.outcome])
-    yield (["kernel", "dtype", "D", "T", "forward, ms", "backward, ms", "both, ms", "speed-up",
+    yield (["kernel", "format", "D", "T", "forward, ms", "backward, ms", "both, ms", "speed-up",
             *(f"PyTorch, {column}, ms: both" for column in every), "kept, MiB", "needed, MiB", "outcome"], rows)
 
 
 def page_tables(results):
-    """Both tables without their middle: the narrowest and the widest head, and lengths four times as long as the one before."""
-    (columns, course), (names, kernels) = tables(results)
-    ends = [f(row[0] for row in course) for f in (min, max)]
+    """The course's grid whole; of the kernels the narrowest head, and lengths four times as long as the one before."""
+    course, (names, kernels) = tables(results)
     narrow = min(row[2] for row in kernels)
-    return [(columns, [row for row in course if row[0] in ends]), (names, [row for row in kernels if row[2] == narrow and row[3] in (256, 1024, 4096)])]
+    return [course, (names, [row for row in kernels if row[2] == narrow and row[3] in (256, 1024, 4096)])]
 
 
 def line(axes, rows, quantity, **style):
@@ -52,8 +62,8 @@ def line(axes, rows, quantity, **style):
 
 def draw(results):
     figure, panels = plt.subplots(2, 3, figsize=(13, 7.5), constrained_layout=True)
-    course, kernels = variation(results, "course"), variation(results, "kernels")
-    for axes, (quantity, title) in zip(panels[0], (("forward_mean_ms", "Standard, forward, ms"), ("backward_mean_ms", "Standard, backward, ms"),
+    course, kernels = [row for row in variation(results, "course") if row[DTYPE] == "fp32"], compared(results)
+    for axes, (quantity, title) in zip(panels[0], (("forward_mean_ms", "Standard in fp32, forward, ms"), ("backward_mean_ms", "Standard in fp32, backward, ms"),
                                                    ("memory_mib", "Kept before backward, MiB"))):
         for width, colour in WIDTHS.items():
             if rows := [row for row in course if row[D] == width]:
@@ -63,12 +73,12 @@ def draw(results):
     for axes, (quantity, title) in zip(panels[1], (("forward_mean_ms", "Kernels, forward, ms"), ("backward_mean_ms", "Kernels, backward, ms"),
                                                    ("memory_mib", "Kernels, kept, MiB"))):
         width = kernels[0][D] if kernels else np.nan
-        for kernel, colour in (("standard", VERMILION), ("tiled", ORANGE), ("flash2", BLUE)):
-            for dtype, dash in (("fp32", "-"), ("bf16", "--")):
-                if rows := [row for row in kernels if (row[D], row[KERNEL], row[DTYPE]) == (width, kernel, dtype)]:
-                    line(axes, rows, quantity, color=colour, linestyle=dash, label=f"{kernel}, {dtype}")
+        for kernel, name, colour in (("standard", "standard", VERMILION), ("tiled", "tiled", ORANGE), ("auto", "fused", BLUE)):
+            for dtype, dash in (("fp32", "-"), ("tf32", ":"), ("bf16", "--")):
+                if rows := [row for row in kernels if (row[D], row["attention.kernel"], row[DTYPE]) == (width, kernel, dtype)]:
+                    line(axes, rows, quantity, color=colour, linestyle=dash, label=f"{name}, {dtype}")
         axes.set_title(title)
-        plotting.aside(axes, f"D {width:.0f}, causal" if kernels and quantity == "forward_mean_ms" else "tiled is as flash2" if quantity == "memory_mib" else "")
+        plotting.aside(axes, f"D {width:.0f}, causal" if kernels and quantity == "forward_mean_ms" else "tiled is as fused" if quantity == "memory_mib" else "")
     for line_of in panels:
         for axes in line_of:
             axes.set_xscale("log", base=2)

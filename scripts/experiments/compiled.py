@@ -8,7 +8,7 @@ from plotting import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from experiments.parts import has_steps, legend_beside, log_axis
 from experiments.table import number, spread
 
-T, D, KERNEL, SIZE, FORMAT = "bench.length", "bench.head_width", "implementation", "model.size", "precision.compute"
+T, D, KERNEL, DTYPE, SIZE, FORMAT = "bench.length", "bench.head_width", "attention.kernel", "dtype", "model.size", "precision.compute"
 VARIANTS = {"plain": SKY, "fused": BLUE, "graph": ORANGE}
 PARTS = ("forward", "forward_backward", "step")
 PEERS = {dtype: beside.ATTENTION[dtype] for dtype in ("fp32", "tf32")}
@@ -21,9 +21,9 @@ def variant_of(row):
 
 
 def attention(results):
-    """[(standard, flash2)] of each shape."""
+    """[(standard, fused)] of each shape and number format."""
     rows = results.where(job__kind="bench.attention")
-    return [(row, results.one(rows, implementation="flash2", bench__head_width=row[D], bench__length=row[T]))
+    return [(row, results.one(rows, attention__kernel="auto", dtype=row[DTYPE], bench__head_width=row[D], bench__length=row[T]))
             for row in rows if row[KERNEL] == "standard"]
 
 
@@ -47,11 +47,13 @@ def tables(results):
     def both(name, pair):
         return [spread(row[f"{name}_ms"], row[f"{name}_std_ms"]) for row in pair] + [pair[0][f"{name}_ms"] / pair[1][f"{name}_ms"]]
 
-    columns = beside.columns(results)
+    columns = beside.columns(results, "stored scores", "compiled", "fused")
     theirs = [title for column in columns for title in (f"PyTorch, {column}, ms: forward", "and backward")]
     peers = lambda row: [beside.ms(results, row, column, name) for column in columns for name in ("forward", "both")]
-    yield (["D", "T", "forward: standard, ms", "flash2, ms", "speed-up", "and backward: standard, ms", "flash2, ms", "speed-up", *theirs, "standard"],
-           [[pair[0][D], pair[0][T], *both("forward", pair), *both("both", pair), *peers(pair[1]), pair[0].outcome] for pair in attention(results)])
+    yield (["format", "D", "T", "forward: standard, ms", "fused, ms", "speed-up", "and backward: standard, ms", "fused, ms", "speed-up", "fused engine", *theirs,
+            "standard"],
+           [[pair[0][DTYPE], pair[0][D], pair[0][T], *both("forward", pair), *both("both", pair), pair[1]["engine"], *peers(pair[1]), pair[0].outcome]
+            for pair in attention(results)])
     yield (["size", "compute", "step", "forward, ms", "forward + backward, ms", "step, ms", "speed-up of the step", "outcome"],
            [[row[SIZE], row[FORMAT], variant_of(row), *(spread(*timed(results, row, part)) for part in PARTS),
              plain["step_mean_ms"] / row["step_mean_ms"] if plain else np.nan, row.outcome] for row, plain in model(results)])
@@ -60,8 +62,8 @@ def tables(results):
 
 def draw_attention(axes, results, name):
     for width, colour in WIDTHS.items():
-        pairs = [pair for pair in attention(results) if pair[0][D] == width]
-        for i, (kernel, dash) in enumerate((("standard", "--"), ("flash2", "-"))):
+        pairs = [pair for pair in attention(results) if (pair[0][DTYPE], pair[0][D]) == ("fp32", width)]
+        for i, (kernel, dash) in enumerate((("standard", "--"), ("fused", "-"))):
             if rows := [pair[i] for pair in pairs if np.isfinite(pair[i][f"{name}_mean_ms"])]:
                 plotting.line_with_spread(axes, [row[T] for row in rows], [row[f"{name}_mean_ms"] for row in rows], [row[f"{name}_std_ms"] for row in rows],
                                           linestyle=dash, color=colour, label=f"{kernel}, D {width}")
@@ -101,7 +103,7 @@ def draw(results):
     figure = plt.figure(figsize=(13, 8.4), constrained_layout=True)
     above, below = figure.subfigures(2, 1)  # each with columns of its own
     panels = above.subplots(1, 2)
-    for axes, name, title in zip(panels, ("forward", "both"), ("Attention, forward, ms", "Attention, forward and backward, ms")):
+    for axes, name, title in zip(panels, ("forward", "both"), ("Attention in fp32, forward, ms", "Attention in fp32, forward and backward, ms")):
         draw_attention(axes, results, name)
         axes.set_title(title)
     legend_beside(panels[-1])

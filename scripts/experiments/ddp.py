@@ -25,12 +25,18 @@ def tables(results):
 
 
 def draw_step(axes, place, row):
-    """Phases and transfers of one step, two bars high, from its beginning."""
+    """Phases and transfers of one step, two bars high, from its beginning. Backward ends with its last unit: what its phase has after that is waiting, too."""
     with row.file() as file:
         timeline = plotting.columns(file["timeline"])
+    events = list(zip(*(timeline[name] for name in ("lane", "label", "start_ms", "end_ms"))))
     start, count = timeline["start_ms"].min(), 0
-    for lane, label, begin, end in zip(*(timeline[name] for name in ("lane", "label", "start_ms", "end_ms"))):
+    last = max((end for lane, label, _, end in events if lane == "unit" and label.startswith("backward/")), default=np.inf)
+    for lane, label, begin, end in events:
         is_transfer = lane == "communication"
+        if lane == "compute" and label == "backward":
+            end = min(end, last)
+        elif lane == "compute" and label == "exposed":
+            begin = min(begin, last)
         colour = TRANSFERS[count % 2] if is_transfer else PHASES.get(label)
         count += is_transfer
         if colour is not None:

@@ -1,9 +1,16 @@
-"""experiment --all: one experiment after another, each by a call of scripts/experiment; then what became of each, and how long it took."""
+"""experiment --all: experiments one after another, each by a call of scripts/experiment; then what became of each, and how long it took.
+
+Those of one rank share a machine's GPUs, each on one of its own; then come the others, one at a time.
+"""
+import os
+import queue
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+import tomllib
 from pathlib import Path
 
 from compare import beside
@@ -15,25 +22,57 @@ from results import FINISHED, STORED, Results
 ENVIRONMENT = 3
 
 
-def said(script, *words):
-    """(exit code, the last lines that the script itself put to standard error); its output is passed on."""
-    # in a group of its own, so that a terminal's Ctrl-C reaches it once
-    process = subprocess.Popen([sys.executable, script, *map(str, words)], stderr=subprocess.PIPE, text=True, errors="replace", process_group=0)
-    own, came = [], []
+class Calls:
+    """Calls of the script, of several threads; one signal stops all and those that would follow."""
 
-    def hand_on(number, _):
-        came.append(signal.Signals(number).name)
-        process.send_signal(number)
+    def __init__(self, script):
+        self.script, self.running, self.came = script, set(), []
+        self.printing, self.publishing = threading.Lock(), threading.Lock()
 
-    with signals_handled(hand_on):
+    def stop(self, number, _):
+        self.came.append(signal.Signals(number).name)
+        for process in list(self.running):
+            process.send_signal(number)
+
+    def said(self, gpu, *words):
+        """(exit code, the last lines that the script itself put to standard error); its output is passed on, whole. `gpu`: None for all."""
+        environment = os.environ if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
+        # in a group of its own, so that a terminal's Ctrl-C reaches it once
+        process = subprocess.Popen([sys.executable, self.script, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   errors="replace", process_group=0, env=environment)
+        self.running.add(process)
+        if self.came:  # before it was among those that are told
+            process.send_signal(signal.SIGTERM)
+        printed, own = [], []
+        reader = threading.Thread(target=lambda: printed.append(process.stdout.read()))
+        reader.start()
         for line in process.stderr:
             sys.stderr.write(line)
             if match := re.match(r"experiment: (?!wrote)(.*)", line):
                 own.append(match[1].strip())
+        reader.join()
         code = process.wait()
-    if came:
-        return STOPPED, own or [f"stopped by {came[0]}"]
-    return (code, own) if code >= 0 else (128 - code, [*own, f"ended by {signal.Signals(-code).name}"])  # as a shell counts
+        self.running.discard(process)
+        with self.printing:
+            sys.stdout.write(printed[0])
+            sys.stdout.flush()
+        if self.came:
+            return STOPPED, own or [f"stopped by {self.came[0]}"]
+        return (code, own) if code >= 0 else (128 - code, [*own, f"ended by {signal.Signals(-code).name}"])  # as a shell counts
+
+    def outcome_of(self, gpu, name, words, run, publishes):
+        """(exit code, in words): of one experiment."""
+        code, own = self.said(gpu, name, "--output", run, *words)
+        reason = "; ".join(own)
+        if code != FINISHED:
+            return code, ("left out: " if code == ENVIRONMENT else f"exit {code}: ") + reason
+        if not publishes:
+            return code, f"ran, {reason}" if reason else "ran"
+        if absent := lacks(homes()[name], run):
+            return code, f"ran, not published: the stored run has {', '.join(map(str, absent))} ranks, too"
+        with self.publishing:  # some pages are of several experiments
+            code, own = self.said(gpu, name, "--publish", run)
+        return code, f"published, {reason}" if reason and code == FINISHED else "published" if code == FINISHED else f"ran, exit {code}: {'; '.join(own)}"
 
 
 def lacks(folder, run):
@@ -41,33 +80,40 @@ def lacks(folder, run):
     return sorted(set(Results(folder).ranks) - set(Results(run).ranks)) if (folder / STORED).exists() else []
 
 
-def outcome_of(script, name, words, run, publishes):
-    """(exit code, in words): of one experiment."""
-    code, own = said(script, name, "--output", run, *words)
-    reason = "; ".join(own)
-    if code != FINISHED:
-        return code, ("left out: " if code == ENVIRONMENT else f"exit {code}: ") + reason
-    if not publishes:
-        return code, f"ran, {reason}" if reason else "ran"
-    if absent := lacks(homes()[name], run):
-        return code, f"ran, not published: the stored run has {', '.join(map(str, absent))} ranks, too"
-    code, own = said(script, name, "--publish", run)
-    return code, f"published, {reason}" if reason and code == FINISHED else "published" if code == FINISHED else f"ran, exit {code}: {'; '.join(own)}"
+def has_one_rank(name):
+    return tomllib.loads((homes()[name] / "deck.toml").read_text())["experiment"].get("ranks", [1]) == [1]
 
 
-def run_all(script, names, words, place, publishes, with_torch=False):
-    """The exit code of the first that failed for another reason than the machine; prints the table."""
+def run_all(script, names, words, place, publishes, with_torch=False, gpus=()):
+    """The exit code of the first that failed for another reason than the machine; prints the table. `gpus`: those to share, by number."""
     if with_torch:
         beside.python_with_torch(on_gpu=False)  # refuses now what every experiment would
-    rows, worst, first = [], FINISHED, time.monotonic()
-    for name in names:
+    calls, found, first = Calls(script), {}, time.monotonic()
+    alone = [name for name in names if has_one_rank(name)] if len(gpus) > 1 else []
+
+    def run(name, gpu=None):
         start = time.monotonic()
         torch = ["--torch"] if with_torch and beside.has_peers(module_of(name)) else []
-        code, outcome = outcome_of(script, name, [*words, *torch], Path(place) / name, publishes)
-        rows.append([name, outcome, f"{time.monotonic() - start:.0f}"])
-        worst = worst or (code if code != ENVIRONMENT else FINISHED)
-        if code == STOPPED:
-            break
-    rows += [[name, "not begun", "-"] for name in names[len(rows):]]
+        found[name] = *calls.outcome_of(gpu, name, [*words, *torch], Path(place) / name, publishes), time.monotonic() - start
+
+    def run_those(waiting, gpu=None):
+        while not calls.came and not any(code == STOPPED for code, *_ in found.values()):
+            try:
+                run(waiting.get_nowait(), gpu)
+            except queue.Empty:
+                return
+
+    with signals_handled(calls.stop):
+        shared, others = queue.Queue(), queue.Queue()
+        for name in names:
+            (shared if name in alone else others).put(name)
+        threads = [threading.Thread(target=run_those, args=(shared, gpu)) for gpu in gpus] if alone else []
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():  # signals reach the main thread between two of its waits
+                thread.join(0.2)
+        run_those(others)
+    rows = [[name, *(found[name][1], f"{found[name][2]:.0f}")] if name in found else [name, "not begun", "-"] for name in names]
     print(table.text(["experiment", "outcome", "s"], [*rows, ["all", "", f"{time.monotonic() - first:.0f}"]]))
-    return worst
+    return next((found[name][0] for name in names if name in found and found[name][0] not in (FINISHED, ENVIRONMENT)), FINISHED)

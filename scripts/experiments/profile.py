@@ -96,13 +96,13 @@ def tables(results):
 
 
 def draw(results):
-    rows = [row for row in results.rows if row.has_run]
-    figure, panels = plt.subplots(1, 2, figsize=(13, 1.2 + 0.28 * max(4, len(results.rows))), constrained_layout=True, sharey=True)
-    steps = [Step(row) for row in rows]
+    rows = results.rows
+    figure, panels = plt.subplots(1, 2, figsize=(13, 1.2 + 0.28 * max(4, len(rows))), constrained_layout=True, sharey=True)
+    steps = [Step(row) if row.has_run else None for row in rows]
     for axes, title, phases in ((panels[0], "Kernels of forward, %", ("forward",)), (panels[1], "Kernels of a step, %", ())):
         left = np.zeros(len(rows))
         for kind, colour in KINDS.items():
-            width = np.nan_to_num([percent(step.of(*phases), kind) for step in steps])
+            width = np.nan_to_num([percent(step.of(*phases) if step else {}, kind) for step in steps])
             axes.barh(np.arange(len(rows)), width, left=left, height=0.7, color=colour, linewidth=0, label=kind)
             left += width
         axes.set_title(title)
@@ -111,6 +111,7 @@ def draw(results):
     panels[0].set_yticks(np.arange(len(rows)), [f"{row[SIZE]}, T {row[T]:.0f}, {'stored scores' if row[KERNEL] == 'standard' else 'fused'}" for row in rows])
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
     legend_beside(panels[1])
-    if lost := [row for row in results.rows if not row.has_run]:
-        panels[0].set_xlabel("; ".join(f"{row.name}: {row.outcome}" for row in lost), color=VERMILION, fontsize=8)
+    for place, row in enumerate(rows):
+        if not row.has_run:
+            panels[0].text(1, place, row.outcome, va="center", color=VERMILION, fontsize=8)
     return figure

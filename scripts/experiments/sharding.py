@@ -24,12 +24,17 @@ def size_of(row):
 
 
 def tables(results):
-    columns = ["ranks", "size", "sharded", "after initialisation, MiB", "before the update, MiB", "in the update, MiB", "step, ms",
-               "communication, ms", "exposed, ms", "messages, MB", "outcome"]
-    yield columns, [[row.ranks, size_of(row), STAGES[row[KEY]], *(row[moment] for moment in MOMENTS), spread(row["step_mean_ms"], row["step_std_ms"]),
-                     row["communication_ms"], row["exposed_ms"], row["message_bytes"] / 1e6, row.outcome] for row in results.rows]
+    moments = moments_of(results.rows)
+    columns = ["ranks", "size", "sharded", *(f"{label}, MiB" for label, _ in moments.values()), "step, ms", "under way, ms", "exposed, ms", "messages, MB", "outcome"]
+    yield columns, [[row.ranks, size_of(row), STAGES[row[KEY]], *(row[moment] for moment in moments), spread(row["step_mean_ms"], row["step_std_ms"]),
+                     row["under_way_ms"], row["exposed_ms"], row["message_bytes"] / 1e6, row.outcome] for row in results.rows]
     yield from measured(results)
     yield planned(results.preset)
+
+
+def moments_of(rows):
+    """Those of MOMENTS of which a row has a figure: none in an update that begins during backward."""
+    return {moment: shown for moment, shown in MOMENTS.items() if any(row[moment] > 0 for row in rows)}
 
 
 def page_tables(results):
@@ -125,8 +130,8 @@ def draw(results):
     for (memory, time), ((R, size), rows) in zip(panels, groups.items()):
         places = np.arange(len(rows))
         factor, unit = byte_unit(2**20 * np.nanmax([row["before_update_mib"] for row in rows]))
-        moments = [moment for moment in MOMENTS.items() if any(row[moment[0]] > 0 for row in rows)]  # none in the update of a graph
-        for number, (moment, (label, colour)) in enumerate(moments):
+        moments = moments_of(rows)
+        for number, (moment, (label, colour)) in enumerate(moments.items()):
             memory.bar(places + 0.27 * (number - (len(moments) - 1) / 2), np.nan_to_num([2**20 * row[moment] / factor for row in rows]), width=0.25, color=colour, label=label)
         memory.set_title(f"Live memory of rank 0 of {R}, {size}, {unit}")
         step, exposed = (np.nan_to_num([row[name] for row in rows]) for name in ("step_mean_ms", "exposed_ms"))

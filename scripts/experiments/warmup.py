@@ -10,26 +10,34 @@ from experiments.table import spread
 PARTS = {"forward": ("forward pass", SKY), "forward_backward": ("forward + backward", BLUE), "step": ("step", ORANGE)}
 
 
+def step_of(row):
+    return "graph" if row.get("train.graph") == "true" else "launches"
+
+
 def tables(results):
-    columns = ["warm-up steps", "first step, ms", "forward, ms", "forward + backward, ms", "step, ms", "median step, ms", "outcome"]
-    rows = [[row["bench.warmup"], row["step_first_ms"], *(spread(row[f"{part}_mean_ms"], row[f"{part}_std_ms"]) for part in PARTS),
+    columns = ["step", "warm-up steps", "first step, ms", "forward, ms", "forward + backward, ms", "step, ms", "median step, ms", "outcome"]
+    rows = [[step_of(row), row["bench.warmup"], row["step_first_ms"], *(spread(row[f"{part}_mean_ms"], row[f"{part}_std_ms"]) for part in PARTS),
              row["step_ms"], row.outcome] for row in results.rows]
     return [(columns, rows)]
 
 
 def draw(results):
-    figure, mean = plt.subplots(figsize=(8.5, 4), constrained_layout=True)
-    names = [f"{row['bench.warmup']:.0f}" for row in results.rows]
-    places = np.arange(len(names))
-    for number, (part, (label, colour)) in enumerate(PARTS.items()):
-        plotting.line_with_spread(mean, places + 0.12 * (number - 1), [row[f"{part}_mean_ms"] for row in results.rows],
-                                  [row[f"{part}_std_ms"] for row in results.rows], color=colour, linestyle="", markersize=5, label=label)
-    mean.plot(places + 0.24, [row["step_first_ms"] for row in results.rows], "D", color="#404040", markersize=5, label="first measured step")
-    mean.set_title("Mean and deviation, ms")
-    log_axis(mean.yaxis)
-    mean.set_xlim(-0.5, len(names) - 0.5)
-    legend_beside(mean)
-    mean.set_xticks(places, names)
-    mean.set_xlabel("steps of warm-up")
-    mean.grid(axis="x", visible=False)
+    groups = {}
+    for row in results.rows:
+        groups.setdefault(step_of(row), []).append(row)
+    figure, panels = plt.subplots(1, len(groups), figsize=(3 + 4.5 * len(groups), 4), constrained_layout=True, sharey=True, squeeze=False)
+    for mean, (step, rows) in zip(panels[0], groups.items()):
+        names = [f"{row['bench.warmup']:.0f}" for row in rows]
+        places = np.arange(len(names))
+        for number, (part, (label, colour)) in enumerate(PARTS.items()):
+            plotting.line_with_spread(mean, places + 0.12 * (number - 1), [row[f"{part}_mean_ms"] for row in rows],
+                                      [row[f"{part}_std_ms"] for row in rows], color=colour, linestyle="", markersize=5, label=label)
+        mean.plot(places + 0.24, [row["step_first_ms"] for row in rows], "D", color="#404040", markersize=5, label="first measured step")
+        mean.set_title(f"{step.capitalize()}: mean and deviation, ms")
+        log_axis(mean.yaxis)
+        mean.set_xlim(-0.5, len(names) - 0.5)
+        mean.set_xticks(places, names)
+        mean.set_xlabel("steps of warm-up")
+        mean.grid(axis="x", visible=False)
+    legend_beside(panels[0][-1])
     return figure

@@ -366,7 +366,7 @@ Dataset Group::write_virtual(const std::string& path, Type type, const Shape& sh
     Box part{{0}, {0}};
     for (const Box& box : boxes_of(shape, source.first, source.count)) {
       box.select(space, where);
-      part.count = {box.size};
+      part.count.assign(1, box.size);
       part.select(entries, where);
       map(source, entries);
       part.start[0] += box.size;

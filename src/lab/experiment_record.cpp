@@ -62,7 +62,7 @@ Quantity read_quantity(const io::h5::File& file, const std::filesystem::path& pa
   } else if (recorded.statistic == Statistic::values) {
     quantity.numbers = numbers_of(dataset);
   } else {
-    quantity.numbers = {statistic_of(recorded.statistic, numbers_of(dataset))};
+    quantity.numbers.assign(1, statistic_of(recorded.statistic, numbers_of(dataset)));
   }
   return quantity;
 }

@@ -128,7 +128,7 @@ class Experiments(RunTest):
 
     def test_pytorchs_columns_stand_beside_ours_and_are_stored(self):
         output = shutil.copytree(self.quick("flash_grid")[1], self.folder / "grid")
-        asked, chapter = [], SimpleNamespace(PEERS={"fp32": ("EAGER", "STORED", "EFFICIENT"), "tf32": ("EAGER",)})
+        asked, chapter = [], SimpleNamespace(PEERS={"fp32": ("EAGER", "STORED", "EFFICIENT"), "bf16": ("EAGER",)})
 
         class Worker:
             def __init__(self, **_):
@@ -147,7 +147,7 @@ class Experiments(RunTest):
             for _ in range(2):  # the second call finds everything measured
                 self.assertEqual(beside.measure(Results(output), chapter, beside.Python("a python", "2.11", "a GPU")), [])
             self.assertEqual([tuple(case[key] for key in beside.SHAPE) for request in asked for case in request["cases"]],
-                             [(dtype, 1, 1, T, D, True) for D in (16, 64) for T in (128, 512, 2048) for dtype in ("fp32", "tf32")])
+                             [("fp32", 1, 1, T, D, True) for D in (16, 64) for T in (128, 512, 2048)], "in our formats")
             self.assertEqual(asked[0]["timing"]["repeats"], 2, "of the deck")
             asked.clear()
             chapter.PEERS["fp32"] = (*chapter.PEERS["fp32"], "FLASH")
@@ -157,10 +157,10 @@ class Experiments(RunTest):
                 beside.measure(Results(output), chapter, beside.Python("a python", "2.12", "a GPU"))
         lines = [re.split("  +", line) for line in self.script("flash_grid", "--quick", "--output", output, "--redraw").stdout.splitlines() if line]
         first = dict(zip(lines[0], lines[1]))
-        self.assertEqual([first[name] for name in ("PyTorch, both, ms: stored scores", "compiled", "fused", "TF32, stored scores")], ["3000"] * 4)
-        self.assertNotIn("TF32, compiled", first, "nothing of it was measured")
+        self.assertEqual([first[name] for name in ("PyTorch, both, ms: stored scores", "compiled", "fused")], ["3000"] * 3)
+        self.assertNotIn("memory-efficient", first, "in bf16 alone")
         last = dict(zip(lines[0], lines[3]))
-        self.assertEqual([last[name] for name in ("compiled", "fused", "TF32, stored scores")], ["-", "3000", "3000"], "a process died")
+        self.assertEqual([last[name] for name in ("compiled", "fused")], ["-", "3000"], "a process died")
         self.assert_what_is_stored_has_the_same_tables("flash_grid", Results(output))
         self.assertIn("nothing of comm has a peer", self.script("comm", "--quick", "--torch", code=2).stderr)
         with mock.patch.dict(os.environ, TESSERA_PYTHON="/usr/bin/false"):
@@ -200,7 +200,7 @@ class Experiments(RunTest):
             for _ in range(2):
                 beside.measure(Results(output), SimpleNamespace(MODES=tuple(beside.STEPS)), beside.Python("a python", "2.11", "a GPU"))
         self.assertEqual([(request["size"], request["dtype"]) for request in asked],
-                         [(size, dtype) for ours in (("fp32", "tf32"), ("bf16",)) for size in ("small", "medium") for dtype in ours])
+                         [(size, dtype) for dtype in ("fp32", "bf16") for size in ("small", "medium")])
         first = asked[0]
         self.assertEqual({key: first[key] for key in "VTBCFLH"}, {"V": 257, "T": 32, "B": 4, "C": 64, "F": 192, "L": 12, "H": 4})
         self.assertIn("medium in bf16: out of memory", told.getvalue())
@@ -211,7 +211,6 @@ class Experiments(RunTest):
                          {("fp32", "eager"): "ok", ("fp32", "compiled"): "PyTorch's process ended with -9", ("fp32", "compiled, graphs"): "its process had ended"})
         ours = results.one(model__size="small", precision__compute="fp32")["step_ms"]
         self.assertEqual(small["fp32", "eager"]["PyTorch / ours"], 1e6 / ours)
-        self.assertTrue(np.isnan(small["tf32", "eager"]["PyTorch / ours"]), "we ran none in TF32")
         self.assertEqual({row[-1] for row in rows if row[0] == "medium"}, {"out of memory"})
         self.assert_what_is_stored_has_the_same_tables("step", results)
         course = [(size, steps.course_model(size, "fp32")) for size in steps.SIZES]
@@ -295,6 +294,28 @@ class Experiments(RunTest):
         with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()):
             self.assertEqual(every.run_all(script, ["comm", "step"], [], self.folder, False), STOPPED)
         self.assertRegex(printed.getvalue(), "comm +exit 75: stopped by SIGTERM: the same command continues(.|\n)*step +not begun")
+
+    def test_all_on_several_gpus_gives_each_experiment_of_one_rank_its_own(self):
+        script = self.folder / "script.py"
+        script.write_text("""import os, sys, time
+name, gpu = sys.argv[1], os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+begin = time.monotonic()
+time.sleep(0.5)
+print(name, gpu, begin, time.monotonic())
+sys.exit(7 if name == "step" else 0)
+""")
+        names = ["accumulation", "ddp", "dtypes", "hbm", "step"]
+        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()), mock.patch.dict(os.environ):
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            self.assertEqual(every.run_all(script, names, [], self.folder, False, gpus=["2", "5"]), 7)
+        ran = {line[0]: (line[1], float(line[2]), float(line[3])) for line in map(str.split, printed.getvalue().splitlines()) if len(line) == 4 and line[1] in ("2", "5", "all")}
+        self.assertEqual(set(ran), set(names), printed.getvalue())
+        self.assertEqual({gpu for gpu, *_ in (ran[name] for name in names if name != "ddp")}, {"2", "5"})
+        self.assertEqual(ran["ddp"][0], "all", "it has several ranks")
+        self.assertGreaterEqual(ran["ddp"][1], max(end for name, (_, _, end) in ran.items() if name != "ddp"), "and runs alone")
+        for gpu in "25":
+            spans = sorted(span for name, (own, *span) in ran.items() if own == gpu)
+            self.assertTrue(all(before[1] <= after[0] for before, after in zip(spans, spans[1:])), spans)
 
     def test_all_says_what_ran_what_was_left_out_and_why(self):
         script = self.folder / "script.py"
@@ -585,6 +606,27 @@ class Pictures(unittest.TestCase):
                 self.assertTrue(any(isinstance(part, ErrorbarContainer) for axes in every for part in axes.containers)
                                 or any("±" in text.get_text() for axes in every for text in axes.texts))
                 plt.close("all")
+
+    def test_a_ddp_step_waits_as_long_as_its_table_says(self):
+        """Of the published run: one step beside the mean of ten."""
+        import matplotlib.pyplot as plt
+        from matplotlib.colors import to_rgba
+
+        ddp = module_of("ddp")
+        for row in Results(homes()["ddp"]).rows:
+            with self.subTest(row=row.name, ranks=row.ranks):
+                axes = plt.figure().add_subplot()
+                ddp.draw_step(axes, 0, row)
+                waits = [bar.get_width() for bar in axes.patches if bar.get_facecolor() == to_rgba(ddp.VERMILION)]
+                self.assertAlmostEqual(sum(waits), row["exposed_ms"], delta=0.5 + 0.1 * row["exposed_ms"])
+                plt.close("all")
+
+    def test_parts_that_take_the_same_time_have_the_same_rate(self):
+        split_kv = module_of("split_kv")
+        row = lambda parts, copy: (1, {split_kv.B: 1, split_kv.T: 1024, split_kv.PARTS: parts, "parts": parts, "median_ms": 0.5, "std_ms": 0.0,
+                                       "gbyte_per_s": 1000.0, "copy_gbyte_per_s": copy, "of_copy": 1000.0 / copy, "outcome": "ok"})
+        found, = split_kv.caches(results_of([row(0, 1500.0), row(1, 1600.0), row(2, 2000.0), row(4, float("nan"))]))
+        self.assertEqual([found.of_copy(each) for each in (*found.fixed, found.chosen)], [0.5] * 4)
 
     def test_speed_up_counts_from_the_first_ranks_that_ran(self):
         nan = float("nan")
