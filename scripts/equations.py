@@ -2,10 +2,11 @@
 """The course's problems that are arithmetic: their equations, with numbers put in.
 
     scripts/equations.py              prints the tables
-    scripts/equations.py --publish    writes them into input/experiments/equations/README.md
+    scripts/equations.py --publish    writes them, and the picture, into input/experiments/equations
 
-Rates are an H100's peaks and what stored runs measured: the bandwidth of an all-reduce (comm), the rate of a step (step). Measured rows
-stand beside where there are some. tests/runs/test_equations.py holds each closed form to a search over what it is the best of.
+Rates are an H100's peaks and what stored runs measured: the bandwidth of an all-reduce (comm), the rate of a step (step). Where ddp,
+sharding, scaling or checkpointing has a row, it stands beside its equation, and so does what --plan says; "no run" where none has.
+tests/runs/test_equations.py holds each closed form to a search over what it is the best of.
 Exit codes: 0 printed or written, 2 command line.
 """
 import math
@@ -18,6 +19,13 @@ from experiments.homes import ROOT, homes
 
 PAGE = "equations"
 MIB, GB = 2.0**20, 1e9
+NO_RUN = "no run"
+
+
+def difference(found, equation):
+    """[%] by which what was measured, or planned, exceeds what the equation gives."""
+    percent = 100 * (found / equation - 1)
+    return percent if abs(percent) >= 0.005 else 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,15 @@ def most_both_in_turn(layer, rates):
     return (a * t + a + t) ** 2 / (4 * a * t)
 
 
+def about_both(layer, rates, in_turn=False):
+    """most_both, and the same in turn, without the ones: many devices on either axis."""
+    return (0.375 if in_turn else 1.5) * layer.B * layer.F / rates.alpha**2
+
+
+def split_text(layer, rates):
+    return f"{table.number(most_data_parallel(layer, rates))} : {table.number(most_tensor_parallel(layer, rates, False))}"
+
+
 def layer_table(layer, every):
     rows = [("data_parallel_calcs a", "backward", "12 B Dm F / N flop", None),
             ("b", "to send in backward", "12 (N - 1)/N Dm F / W", None),
@@ -99,6 +116,10 @@ def layer_table(layer, every):
             ("fsdp_calcs a", "forward; backward", "6 B Dm F / N; 12 B Dm F / N flop", None),
             ("b", "to send in forward; backward", "6; 12 (N - 1)/N Dm F / W", None),
             ("c", "largest N, either pass", "1 + B W / C", lambda r: most_data_parallel(layer, r)),
+            ("tp_calcs a", "W1, W2 by columns, W3 by rows: dz", "dy W3ᵀ", None),
+            ("a", "dx2; dx1", "dz ∘ f(x1); dz ∘ f'(x1) ∘ x2", None),
+            ("a", "dW3; dW2; dW1", "zᵀ dy; xᵀ dx2; xᵀ dx1", None),
+            ("a", "dx, an all-reduce", "sum of dx1 W1ᵀ + dx2 W2ᵀ", None),
             ("tp_calcs b", "forward; backward", "6 B Dm F / N; 12 B Dm F / N flop", None),
             ("c", "to send in either pass", "4 (N - 1)/N B Dm / W", None),
             ("d", "largest N, forward", "1 + 3 F W / (2 C)", lambda r: most_tensor_parallel(layer, r, False)),
@@ -106,7 +127,10 @@ def layer_table(layer, every):
             ("fsdp_tp_calcs a", "forward, N = Nf Nt", "6 B Dm F / N flop", None),
             ("b", "to send in forward", "max(6 Dm F (Nf - 1), 4 B Dm (Nt - 1)) / (N W)", None),
             ("c", "largest N, best split", "(1 + B W / C) (1 + 3 F W / (2 C))", lambda r: most_both(layer, r)),
-            ("d", "the same, axes in turn", "(a t + a + t)² / (4 a t), a = B W / C, t = 3 F W / (2 C)", lambda r: most_both_in_turn(layer, r))]
+            ("c", "that split, Nf : Nt", "1 + B W / C : 1 + 3 F W / (2 C)", lambda r: split_text(layer, r)),
+            ("c", "about", "1.5 B F (W / C)²", lambda r: about_both(layer, r)),
+            ("d", "the same, axes in turn", "(a t + a + t)² / (4 a t), a = B W / C, t = 3 F W / (2 C)", lambda r: most_both_in_turn(layer, r)),
+            ("d", "about", "0.375 B F (W / C)²", lambda r: about_both(layer, r, True))]
     columns = ["problem", "of one device", "equation", *(rates.name for rates in every)]
     return columns, [[problem, what, equation, *(function(rates) if function else "" for rates in every)] for problem, what, equation, function in rows]
 
@@ -122,8 +146,57 @@ def ring_table(wire, measured_ms):
     rows = []
     for N in (2, 4, 6, 8):
         ring_s = 2 * ring(N, size, wire)
-        rows.append([N, 1e3 * ring_s, measured_ms.get(N, math.nan), 1e3 * alternate_ring_s(N, size, wire), alternate_ring_s(N, size, wire) / ring_s])
+        rows.append([N, 1e3 * ring_s, measured_ms.get(N, NO_RUN), 1e3 * alternate_ring_s(N, size, wire), alternate_ring_s(N, size, wire) / ring_s])
     return ["devices", "ring: 2 (N - 1)/N S / W, ms", "measured, ms", "whole tensors: (N - 1) S / W, ms", "ratio: N / 2"], rows
+
+
+# --- measured rows beside data_parallel_calcs, fsdp_calcs and the accounting of shards
+
+def sent_table(rows, wire):
+    """All gradients in one all-reduce (`rows` of ddp) beside data_parallel_calcs b, of s bytes."""
+    lines = []
+    for row in rows:
+        s, equation_ms = row["message_bytes"], 2e3 * ring(row.ranks, row["message_bytes"], wire)
+        lines.append([row.ranks, row["model.size"], s / GB, equation_ms, row["communication_ms"], difference(row["communication_ms"], equation_ms)])
+    return ["devices", "size", "s, GB", "2 (N - 1)/N s / W, ms", "ddp, all at once, ms", "difference, %"], lines
+
+
+# By parallel.shard: what of 16 P bytes a device keeps with bf16 weights (weights, gradients in fp32, the rest), and what crosses per parameter.
+SHARDS = {"none": ("16 P", lambda N: 16, 4), "optimizer": ("(6 + 10 / N) P", lambda N: 6 + 10 / N, 6),
+          "gradients": ("(2 + 14 / N) P", lambda N: 2 + 14 / N, 6), "parameters": ("16 P / N", lambda N: 16 / N, 8)}
+
+
+def shard_table(rows):
+    """optimizer_state_sharding_accounting and fsdp_accounting a: `rows` of sharding beside what the stage should keep and send."""
+    from experiments.sharding import STAGES
+
+    lines = []
+    for row in rows:
+        text, keeps, sends = SHARDS[row["parallel.shard"]]
+        P = row["parameters"]
+        kept, peak = keeps(row.ranks) * P / MIB, row["planned_bytes"] / MIB
+        lines.append([row["model.size"], STAGES[row["parallel.shard"]], text, kept, row["initial_mib"], difference(row["initial_mib"], kept), peak,
+                      row["before_update_mib"], difference(row["before_update_mib"], peak), f"{sends} P", sends * P / 1e6, row["message_bytes"] / 1e6,
+                      difference(row["message_bytes"], sends * P)])
+    return ["size", "shards", "kept", "MiB", "after initialisation, MiB", "difference, %", "peak by --plan, MiB", "measured, MiB", "difference, %",
+            "sent, bytes", "MB", "messages, MB", "difference, %"], lines
+
+
+def scaled_ms(t, u, share):
+    """A step on several devices if every transfer hides: t ms on one device, of which the update's u stay on each, the rest by share of sequences."""
+    return (t - u) * share + u
+
+
+def scaling_table(lines, wire, flop):
+    """`lines` of scaling: {way: [row]}, each with one device first; gradients cross in fp32."""
+    rows = []
+    for way, (one, *others) in lines.items():
+        for row in others:
+            equation_ms = scaled_ms(one["step_mean_ms"], one["optimizer_ms"], row["train.batch_size"] / row.ranks / one["train.batch_size"])
+            rows.append([way, row.ranks, row["tokens"], 1 + row["tokens"] * wire / (2 * flop), 2e3 * ring(row.ranks, 4 * row["parameters"], wire),
+                         row["exposed_ms"], equation_ms, row["step_mean_ms"], difference(row["step_mean_ms"], equation_ms)])
+    return ["scaling", "devices", "tokens B", "largest N: 1 + B W / (2 C)", "to send: 2 (N - 1)/N 4 P / W, ms", "exposed, ms",
+            "step: (t - u) b / (N b1) + u, ms", "measured, ms", "difference, %"], rows
 
 
 # --- after backward, with buckets (2025)
@@ -140,11 +213,13 @@ def best_buckets(s, w, o):
 def bucket_table(s, w, o, measured):
     """`measured`: {MB per bucket: (transfers, exposed ms)} of a run; `s` its bytes."""
     best = best_buckets(s, w, o)
-    rows = [["n = sqrt(s / (w o))", 1e-6 * s / best, best, 1e3 * after_backward_s(s, w, o, best), "", ""]]
+    rows = [["n = sqrt(s / (w o))", 1e-6 * s / best, best, 1e3 * after_backward_s(s, w, o, best), "", "", "", ""]]
     for mbyte, (transfers, exposed_ms) in measured.items():
         n = max(1.0, s / (1e6 * mbyte))
-        rows.append([f"s / {mbyte:.0f} MB", 1e-6 * s / n, n, 1e3 * after_backward_s(s, w, o, n), transfers, exposed_ms])
-    return ["buckets", "MB each", "n", "s / (w n) + n o, ms", "transfers of ddp", "exposed, ms"], rows
+        equation_ms = 1e3 * after_backward_s(s, w, o, transfers)
+        rows.append([f"s / {mbyte:.0f} MB", 1e-6 * s / n, n, 1e3 * after_backward_s(s, w, o, n), transfers, equation_ms, exposed_ms,
+                     difference(exposed_ms, equation_ms)])
+    return ["buckets", "MB each", "n", "s / (w n) + n o, ms", "transfers of ddp", "with n of these, ms", "exposed, ms", "difference, %"], rows
 
 
 # --- checkpoints (2026): N blocks, r bytes per checkpoint, k kept by a block while its gradients are computed
@@ -174,6 +249,19 @@ def checkpoint_table(N, r, k):
              ["halves, recursively", "k + r log2 N", "log2 N, that is O(N log N) blocks", halves(N, r, k)],
              ["a chain: f_j = block_j(checkpoint(f_(j - 1)))", "k + r", "about N² / 2 blocks", k + r]]
     return [f"strategy, N = {N}", "peak", "forward again", "MiB"], rows
+
+
+def saved(N, r, k, n):
+    """Less than without checkpoints."""
+    return N * k - one_level(N, r, k, n)
+
+
+def saved_table(N, r, k, rows):
+    """`rows` of checkpointing, {n: (planned, taken) [MiB]} with 0 for none, beside the equation with what a block of that model keeps."""
+    planned, taken = rows[0]
+    return ["blocks per checkpoint n", "saved: N k - N r / n - n k, MiB", "by --plan, MiB", "difference, %", "measured, MiB", "difference, %"], [
+        [n, saved(N, r, k, n), planned - less, difference(planned - less, saved(N, r, k, n)), taken - measured, difference(taken - measured, saved(N, r, k, n))]
+        for n, (less, measured) in rows.items() if n]
 
 
 # --- XXL: 126 blocks of two Linears C - F - C (2025)
@@ -212,25 +300,33 @@ def per_device_at_best(rates, Mx, My, is_at_once):
     return (1 if is_at_once else 4) * rates.alpha**2 / (F * Mx * My)
 
 
+def best_y(rates, My):
+    """Devices of TP with which the whole batch is least, axes in turn."""
+    return F * My / (2 * rates.alpha)
+
+
 def xxl_table():
     X, Y, Mx, My = 16, 4, 2, 1
     turn, once = tokens_in_turn(TPU, X, Y, Mx, My), tokens_at_once(TPU, X, Mx)
+    best = best_y(TPU, My)
     n = 4 * 512
-    rows = [["a", "parameters P", "2 x 126 C F", f"{XXL:,}"],
-            ["a", "weights, gradients, moments in fp32, GB", "16 P", 16 * XXL / GB],
-            ["a", "H100s of 80 GB", "", devices(16 * XXL, 80 * GB)],
-            ["a", "kept per token, bf16, MB", "126 x 2 (C + F)", KEPT / 1e6],
-            ["a", "H100s with 4 x 512 tokens", "", devices(16 * XXL + KEPT * n, 80 * GB)],
-            ["b", "bytes per device", "(16 P + A/2) / N + A/2", ""],
-            *[["b", f"least N below 95 GB, {tokens} tokens", "", least_devices(tokens, 95 * GB)] for tokens in (0, 2048, 4096)],
-            ["b", "no N is enough from tokens", "A/2 = 95 GB", math.ceil(2 * 95 * GB / KEPT)],
-            ["c", "FLOP per byte α", "C / W", TPU.alpha],
-            ["c", "tokens per device of 64, axes in turn", "α X/Mx / (1 - α Y / (F My)) / (X Y)", turn / (X * Y)],
-            ["c", "tokens per device of 64, axes at once", "α X/Mx / (X Y)", once / (X * Y)],
-            ["c", "the same with the best X : Y, in turn", "4 α² / (F Mx My)", per_device_at_best(TPU, Mx, My, False)],
-            ["d", "at once, best X : Y", "α² / (F Mx My)", per_device_at_best(TPU, Mx, My, True)],
-            ["d", "8 bits on the wire, in turn, best X : Y", "α / 2", per_device_at_best(Rates("", TPU.flop, 2 * TPU.wire), Mx, My, False)]]
-    return ["part", "of communication_accounting", "equation", "value"], rows
+    tokens = lambda part, what, equation, each: [part, what, equation, each, each * X * Y]
+    rows = [["a", "parameters P", "2 x 126 C F", f"{XXL:,}", ""],
+            ["a", "weights, gradients, moments in fp32, GB", "16 P", 16 * XXL / GB, ""],
+            ["a", "H100s of 80 GB", "", devices(16 * XXL, 80 * GB), ""],
+            ["a", "kept per token, bf16, MB", "126 x 2 (C + F)", KEPT / 1e6, ""],
+            ["a", "H100s with 4 x 512 tokens", "", devices(16 * XXL + KEPT * n, 80 * GB), ""],
+            ["b", "bytes per device", "(16 P + A/2) / N + A/2", "", ""],
+            *[["b", f"least N below 95 GB, {count} tokens", "", least_devices(count, 95 * GB), ""] for count in (0, 2048, 4096)],
+            ["b", "no N is enough from tokens", "A/2 = 95 GB", math.ceil(2 * 95 * GB / KEPT), ""],
+            ["c", "FLOP per byte α", "C / W", TPU.alpha, ""],
+            tokens("c", f"tokens, X : Y = {X} : {Y}, axes in turn", "α X/Mx / (1 - α Y / (F My)) / (X Y)", turn / (X * Y)),
+            tokens("c", f"tokens, X : Y = {X} : {Y}, axes at once", "α X/Mx / (X Y)", once / (X * Y)),
+            tokens("c", f"tokens, best X : Y = {X * Y / best:.1f} : {best:.1f}, in turn", "4 α² / (F Mx My)", per_device_at_best(TPU, Mx, My, False)),
+            tokens("d", "at once, best X : Y", "α² / (F Mx My)", per_device_at_best(TPU, Mx, My, True)),
+            tokens("d", "8 bits on the wire, in turn, best X : Y", "α / 2", per_device_at_best(Rates("", TPU.flop, 2 * TPU.wire), Mx, My, False)),
+            ["d", "p pipeline stages, m micro-batches: sent per boundary; idle", "2 n C bytes; (p - 1) / (m + p - 1)", "", ""]]
+    return ["part", "of communication_accounting", "equation", "value, or of each device", f"whole batch of {X * Y} devices"], rows
 
 
 # --- the page
@@ -250,6 +346,36 @@ def stored_rates():
             Rates(f"measured: {1e-12 * flop:.0f} TFLOP/s, {1e-9 * wire:.0f} GB/s", flop, wire)], {N: row["mean_ms"] for N, row in big.items()}, overhead
 
 
+def block_of(size, T, compute):
+    """(blocks, checkpoint, kept by a block) of a model of memory_2p7b [MiB]."""
+    from experiments.memory_2p7b import BLOCK, Timeline, steps_of
+    from results import Results
+
+    row = next(row for row in steps_of(Results(homes()[size]).rows) if (row["model.context_length"], row["precision.compute"]) == (T, compute))
+    timeline = Timeline(row)
+    blocks = {label.split(".")[1] for label, _ in timeline.forward_activations() if label.startswith("block.")}
+    return len(blocks), timeline.residual() / MIB, sum(nbytes for _, nbytes in timeline.kept_by(BLOCK)) / MIB
+
+
+def measured_tables(rates):
+    """Stored rows beside their equations, at rates that other rows measured."""
+    from experiments import scaling
+    from results import Results
+
+    run = lambda name: Results(homes()[name])
+    course = [row for row in run("checkpointing").rows if (row["model.size"], row["model.context_length"]) == ("2.7b", 2048)]
+    N, r, k = block_of("memory_2p7b", 2048, "fp32")
+    flat = [row for row in run("ddp").rows if row.name.startswith("order") and row["parallel.gradient_sync"] == "flat"]
+    sharding = run("sharding")
+    return {"sent": ("data_parallel_calcs b beside ddp, at the measured W", *sent_table(flat, rates.wire)),
+            "shards": (f"optimizer_state_sharding_accounting and fsdp_accounting a beside sharding, N = {sharding.ranks[0]}",
+                       *shard_table([row for row in sharding.rows if row.ranks == sharding.ranks[0] and not row.name.startswith("course")])),
+            "scaling": ("data_parallel_calcs c beside scaling, at the measured rates: t, u of one device with b1 sequences",
+                        *scaling_table(scaling.lines(run("scaling")), rates.wire, rates.flop)),
+            "saved": (f"gradient_checkpointing b beside checkpointing: 2.7b, 4 x 2048, fp32, N = {N}, with the k = {k:.0f} and r = {r:.0f} MiB of memory_2p7b",
+                      *saved_table(N, r, k, {int(row["train.checkpoint_activations"]): (row["planned_mib"], row["peak_mib"]) for row in course}))}
+
+
 def tables():
     """[(title, columns, rows)]"""
     from results import Results
@@ -258,17 +384,48 @@ def tables():
     ddp = Results(homes()["ddp"])
     buckets = {row["parallel.bucket_mbyte"]: (row["transfers"], row["exposed_ms"]) for row in ddp.rows
                if row.name.startswith("bucket") and row.ranks == ddp.rows[0].ranks}
-    wire = every[1].wire
+    wire, s = every[1].wire, ddp.rows[0]["message_bytes"]
+    beside = measured_tables(every[1])
     return [("One layer, B = 65,536, Dm = 4096, F = 10,240", *layer_table(Layer(65536, 4096, 10240), every)),
-            ("An all-reduce of S = 1 GB at the measured W", *ring_table(wire, measured_ms)),
-            (f"ddp_bucketed_benchmarking b: s = 8.0 GB of xl, w = {1e-9 * wire:.0f} GB/s, o = {1e6 * overhead:.0f} us, as comm measured them",
-             *bucket_table(ddp.rows[0]["message_bytes"], wire, overhead, buckets)),
+            beside["sent"], beside["shards"], beside["scaling"],
+            ("An all-reduce of S = 1 GB; W is that of the row measured", *ring_table(wire, measured_ms)),
+            (f"ddp_bucketed_benchmarking b: s = {s / GB:.1f} GB of xl, w = {1e-9 * wire:.0f} GB/s, o = {1e6 * overhead:.0f} us, as comm measured them",
+             *bucket_table(s, wire, overhead, buckets)),
             ("gradient_checkpointing a, with the handout's k = 3,651 and r = 80 MiB", *checkpoint_table(32, 80, 3651)),
+            beside["saved"],
             ("communication_accounting", *xxl_table())]
 
 
 def page_part():
     return "\n".join(f"**{title}**\n\n{table.text(columns, rows, True)}" for title, columns, rows in tables())
+
+
+def differences():
+    """{what: [% by which measured rows exceed their equation]}, of measured_tables."""
+    tables = {name: rows for name, (_, _, rows) in measured_tables(stored_rates()[0][1]).items()}
+    of = lambda name, place, N=None: [row[place] for row in tables[name] if N is None or N in (row[0], row[1])]
+    return {"all-reduce of gradients, 2 GPUs": of("sent", 5, 2), "all-reduce of gradients, 4 GPUs": of("sent", 5, 4),
+            "state on a device": of("shards", 5), "peak, beside --plan": of("shards", 8), "bytes sent": of("shards", 12),
+            "saved by checkpoints": of("saved", 5), "a step on 2 GPUs": of("scaling", 8, 2), "a step on 4 GPUs": of("scaling", 8, 4)}
+
+
+def draw(groups, title, centre, path, is_log=False):
+    """A line of dots for each group, beside what they would be without a difference."""
+    import matplotlib.pyplot as plt
+    from experiments.parts import log_axis
+
+    with plt.rc_context(plotting.STYLE):
+        figure, axes = plt.subplots(figsize=(9, 0.8 + 0.36 * len(groups)), constrained_layout=True)
+        for place, values in enumerate(groups.values()):
+            axes.plot(values, [place] * len(values), "o", color=plotting.BLUE, alpha=0.7, markersize=6)
+        axes.axvline(centre, color=plotting.FAINT, linestyle=":")
+        axes.set_yticks(range(len(groups)), groups)
+        axes.set_ylim(len(groups) - 0.5, -0.5)
+        axes.set_title(title)
+        if is_log:
+            axes.set_xscale("log")
+            log_axis(axes.xaxis)
+        plotting.save(figure, path)
 
 
 def page_of(root):
@@ -285,19 +442,24 @@ def fault(text):
     return published.difference(parts[0], page_part(), "scripts/equations.py", "scripts/equations.py --publish")
 
 
+def publish():
+    import published
+
+    page = page_of(ROOT)
+    page.write_text(published.with_part(page.read_text(), PAGE, page_part()))
+    draw(differences(), "Measured above its equation, %", 0, page.with_name(f"{PAGE}.png"))
+
+
 def main():
     if sys.argv[1:] not in ([], ["--publish"]):
         print(__doc__)
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
     plotting.require_modules("equations")
-    import published
-
-    if not sys.argv[1:]:
+    if sys.argv[1:]:
+        publish()
+    else:
         for title, columns, rows in tables():
             print(f"{title}\n{table.text(columns, rows)}")
-        return 0
-    page = page_of(ROOT)
-    page.write_text(published.with_part(page.read_text(), PAGE, page_part()))
     return 0
 
 

@@ -88,7 +88,7 @@ def page(plt, rows):
         chosen = [row for row in rows if row["direction"] == direction and row["D"] == 128 and row["causal"]]
         ours = "wgmma" if any(row["ms"].get("wgmma") for row in chosen) else "mma"
         sides = ((ours, "Tessera", OURS), ("CUDNN", "PyTorch, cuDNN", COLOURS["CUDNN"]),
-                 ("FLASH", "PyTorch, FlashAttention", COLOURS["FLASH"]), ("MATH", "PyTorch, scores stored", COLOURS["MATH"]))
+                 ("FLASH", "PyTorch, FlashAttention", COLOURS["FLASH"]), ("MATH", "PyTorch, MATH", COLOURS["MATH"]))
         drawn = bars(axis, [plotting.length_text(row["T"]) for row in chosen],
                      [(label, colour, [tflops(row, side) for row in chosen]) for side, label, colour in sides], size=9)
         for (side, *_), container in zip(sides, drawn):  # from the slowest round to the fastest

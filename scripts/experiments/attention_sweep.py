@@ -29,7 +29,7 @@ def name_of(row):
 def tables(results):
     passes = ("forward", "backward")
     stored = beside.columns(results, "stored scores", "compiled")
-    yield (["format", "D", "T", "forward, ms", "backward, ms", *(title for column in stored for title in (f"PyTorch, {column}, ms: forward", "backward")), "kept before backward, MiB", "needed, MiB", "outcome"],
+    yield (["format", "D", "T", "forward, ms", "backward, ms", *(title for column in stored for title in (f"PyTorch, {column}, ms: forward", f"PyTorch, {column}: backward")), "kept before backward, MiB", "needed, MiB", "outcome"],
            [[row[DTYPE], row[D], row[T], row["forward_ms"], row["backward_ms"], *(beside.ms(results, row, column, name) for column in stored for name in passes),
              row["memory_mib"], row["peak_mib"], row.outcome] for row in variation(results, "course")])
     rows, kernels = [], compared(results)
@@ -69,12 +69,12 @@ def draw(results):
             if rows := [row for row in course if row[D] == width]:
                 line(axes, rows, quantity, color=colour, label=f"D {width}")
         axes.set_title(title)
-        plotting.aside(axes, "x: out of memory" if quantity == "memory_mib" else "")
+        plotting.aside(axes, "x: out of memory" if quantity == "memory_mib" and any(row.outcome != "ok" for row in course) else "")
     for axes, (quantity, title) in zip(panels[1], (("forward_mean_ms", "Kernels, forward, ms"), ("backward_mean_ms", "Kernels, backward, ms"),
                                                    ("memory_mib", "Kernels, kept, MiB"))):
         width = kernels[0][D] if kernels else np.nan
         for kernel, name, colour in (("standard", "standard", VERMILION), ("tiled", "tiled", ORANGE), ("auto", "fused", BLUE)):
-            for dtype, dash in (("fp32", "-"), ("tf32", ":"), ("bf16", "--")):
+            for dtype, dash in (("fp32", "-"), ("tf32", (0, (1, 3))), ("bf16", "--")):
                 if rows := [row for row in kernels if (row[D], row["attention.kernel"], row[DTYPE]) == (width, kernel, dtype)]:
                     line(axes, rows, quantity, color=colour, linestyle=dash, label=f"{name}, {dtype}")
         axes.set_title(title)

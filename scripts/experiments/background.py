@@ -52,5 +52,5 @@ def draw(results):
         times.set_ylim(0, 1.3 * max(np.median(steps.ms) for _, steps in ran))
         times.legend(loc="lower left")
     times.set_title("Steps, ms")
-    times.set_xlabel("steps after the one before the checkpoint")
+    times.set_xlabel("step, counted from the checkpoint")
     return figure

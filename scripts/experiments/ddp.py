@@ -12,10 +12,10 @@ KEEPS = ("timeline",)  # of each row's own file, in a published run
 
 
 def name_of(row):
-    """Of the order; with the size where it is another than the deck's."""
+    """Of the order; with the size where it is another than the deck's, and the set-up where it is the course's."""
     name = f"buckets of {row[BUCKET]:g} MB" if row[KEY] == "bucket" else {"per_parameter": "each parameter, after backward", "flat": "all at once",
                                                                            "overlap": "each parameter, when ready"}[row[KEY]]
-    return f"{name}, 2.7b" if row.get("model.size") == "2.7b" else name
+    return name + (", 2.7b" if row.get("model.size") == "2.7b" else "") + (", as the course" if row.name.startswith("course") else "")
 
 
 def tables(results):

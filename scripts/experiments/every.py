@@ -25,8 +25,8 @@ ENVIRONMENT = 3
 class Calls:
     """Calls of the script, of several threads; one signal stops all and those that would follow."""
 
-    def __init__(self, script):
-        self.script, self.running, self.came = script, set(), []
+    def __init__(self, script, words):
+        self.script, self.words, self.running, self.came = script, words, set(), []
         self.printing, self.publishing = threading.Lock(), threading.Lock()
 
     def stop(self, number, _):
@@ -60,9 +60,9 @@ class Calls:
             return STOPPED, own or [f"stopped by {self.came[0]}"]
         return (code, own) if code >= 0 else (128 - code, [*own, f"ended by {signal.Signals(-code).name}"])  # as a shell counts
 
-    def outcome_of(self, gpu, name, words, run, publishes):
+    def outcome_of(self, gpu, name, torch, run, publishes):
         """(exit code, in words): of one experiment."""
-        code, own = self.said(gpu, name, "--output", run, *words)
+        code, own = self.said(gpu, name, "--output", run, *self.words, *torch)
         reason = "; ".join(own)
         if code != FINISHED:
             return code, ("left out: " if code == ENVIRONMENT else f"exit {code}: ") + reason
@@ -71,7 +71,7 @@ class Calls:
         if absent := lacks(homes()[name], run):
             return code, f"ran, not published: the stored run has {', '.join(map(str, absent))} ranks, too"
         with self.publishing:  # some pages are of several experiments
-            code, own = self.said(gpu, name, "--publish", run)
+            code, own = self.said(gpu, name, "--publish", run, *self.words)
         return code, f"published, {reason}" if reason and code == FINISHED else "published" if code == FINISHED else f"ran, exit {code}: {'; '.join(own)}"
 
 
@@ -88,13 +88,13 @@ def run_all(script, names, words, place, publishes, with_torch=False, gpus=()):
     """The exit code of the first that failed for another reason than the machine; prints the table. `gpus`: those to share, by number."""
     if with_torch:
         beside.python_with_torch(on_gpu=False)  # refuses now what every experiment would
-    calls, found, first = Calls(script), {}, time.monotonic()
+    calls, found, first = Calls(script, words), {}, time.monotonic()
     alone = [name for name in names if has_one_rank(name)] if len(gpus) > 1 else []
 
     def run(name, gpu=None):
         start = time.monotonic()
         torch = ["--torch"] if with_torch and beside.has_peers(module_of(name)) else []
-        found[name] = *calls.outcome_of(gpu, name, [*words, *torch], Path(place) / name, publishes), time.monotonic() - start
+        found[name] = *calls.outcome_of(gpu, name, torch, Path(place) / name, publishes), time.monotonic() - start
 
     def run_those(waiting, gpu=None):
         while not calls.came and not any(code == STOPPED for code, *_ in found.values()):

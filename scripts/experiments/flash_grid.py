@@ -24,7 +24,7 @@ def tables(results):
     theirs = beside.columns(results)
     columns = ["format", "D", "T", *(f"{side}{name}, ms" for side in ("standard: ", "flash: ") for name in PASSES), "speed-up"]
     if theirs:
-        columns += [f"PyTorch, both, ms: {theirs[0]}", *theirs[1:], "fused / flash"]
+        columns += [*(f"PyTorch, {name}: both, ms" for name in theirs), "PyTorch, fused / flash"]
     rows = []
     for standard, flash in pairs(results):
         line = [standard[DTYPE], standard[D], standard[T], *(row[f"{name}_ms"] for row in (standard, flash) for name in PASSES),

@@ -41,8 +41,9 @@ class Timeline:
         return sorted(alive.items(), key=lambda item: -item[1])[:count]
 
     def forward_activations(self):
-        """[(label, bytes)] of what begins in forward, the largest first."""
-        chosen = (self.events["begin"] > 0) & (self.phase == "forward") & (self.events["category"] == "activations")
+        """[(label, bytes)] of what begins in forward, the largest first; with the logits, which a step makes as backward begins."""
+        in_forward = (self.phase == "forward") | (self.events["label"] == "head.logits")
+        chosen = (self.events["begin"] > 0) & in_forward & (self.events["category"] == "activations")
         return sorted(zip(self.events["label"][chosen], self.events["bytes"][chosen]), key=lambda item: -item[1])
 
     def kept_by(self, block):
@@ -106,7 +107,7 @@ def tables(results):
         [row[T], row[FORMAT], label, nbytes / MIB, count] for row, line in ran if row in longest(results)
         for label, nbytes, count in kinds(line.largest(200))[:6]]
     shown = [(row, line) for row, line in ran if row[FORMAT] == "fp32"]
-    yield ["T", "compute", "largest of a forward pass", "MiB each", "so many"], [
+    yield ["T", "compute", "largest of a forward pass, logits included", "MiB each", "so many"], [
         [row[T], row[FORMAT], label, nbytes / MIB, count] for row, line in (shown[:1] + shown[-1:] if len(shown) > 1 else shown)
         for label, nbytes, count in kinds(line.forward_activations())[:5]]
     yield ["T", "compute", "a block keeps for backward, MiB", "five largest, % of it", "falls in its backward, MiB", "its gradients, MiB"], [

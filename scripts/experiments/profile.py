@@ -66,11 +66,17 @@ def inside(forward):
     return forward["attention::standard::softmax"][1], sum(seconds for label, (_, seconds) in forward.items() if label.startswith("attention::standard::") and kind_of(label) == "products")
 
 
+def by_size(results):
+    """The rows, those of one size together."""
+    sizes = list(dict.fromkeys(row[SIZE] for row in results.rows))
+    return sorted(results.rows, key=lambda row: (sizes.index(row[SIZE]), row[T]))
+
+
 def tables(results):
     ran = [(row, Step(row)) for row in results.rows if row.has_run]
     steps = {id(row): step for row, step in ran}
     sums, shares = [], []
-    for row in results.rows:
+    for row in by_size(results):
         key = [row[SIZE], row[T], "stored scores" if row[KERNEL] == "standard" else "fused"]
         if id(row) not in steps:
             sums.append([*key, *[NAN] * 3, "-", NAN, "-", row.outcome])
@@ -96,7 +102,7 @@ def tables(results):
 
 
 def draw(results):
-    rows = results.rows
+    rows = by_size(results)
     figure, panels = plt.subplots(1, 2, figsize=(13, 1.2 + 0.28 * max(4, len(rows))), constrained_layout=True, sharey=True)
     steps = [Step(row) if row.has_run else None for row in rows]
     for axes, title, phases in ((panels[0], "Kernels of forward, %", ("forward",)), (panels[1], "Kernels of a step, %", ())):

@@ -631,7 +631,10 @@ def clocks(place, count):
 
 # --- hours in short
 
-def soak(place, minutes, every_s=120):
+STOPS_EVERY_S = 120
+
+
+def soak(place, minutes):
     """A run that is stopped every two minutes and goes on in the next strategy, beside one that nothing stops."""
     run, whole = place.folder / "run", place.folder / "whole"
     keys = (*RUN, "checkpoint.every=500", "checkpoint.background=on", f"train.steps={ENDLESS}", "trace.flush_s=5")
@@ -639,13 +642,13 @@ def soak(place, minutes, every_s=120):
     made, end = [], time.monotonic() + 60 * minutes
     names = list(STRATEGIES)
     try:
-        while time.monotonic() < end or len(made) < 2:
+        while time.monotonic() < end or len(made) < 3:
             strategy = names[len(made) % len(names)]
             before = latest_step(run)
             job = place.start(f"job.directory={run}", *keys, *STRATEGIES[strategy], *resume_words(run), ranks=2)
             if made:
                 await_(lambda: text_of(run / "status").startswith("running"), job, "a running step")
-            time.sleep(every_s)
+            time.sleep(STOPS_EVERY_S)
             for process in (job, beside):
                 if process.process.poll() is not None:
                     raise Failed(str(process.wait()))

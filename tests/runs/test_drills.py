@@ -3,6 +3,7 @@
 import shutil
 import sys
 import unittest
+from unittest import mock
 
 from harness import SOURCE, RunTest, gpus
 
@@ -44,6 +45,13 @@ class Drills(RunTest):
 
     def test_a_clock_that_jumps(self):
         self.sample("clock", 1)
+
+    def test_a_directory_that_is_deleted(self):
+        self.sample("deleted", 1)
+
+    def test_a_soak_of_three_strategies(self):
+        with mock.patch.object(host_drills, "STOPS_EVERY_S", 3):
+            self.sample("soak", 0.2, least=3)
 
     def test_a_kill_in_two_strategies(self):
         self.sample("kill", 2)

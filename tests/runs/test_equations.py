@@ -3,10 +3,14 @@
 import contextlib
 import io
 import math
+import re
 import sys
+import tempfile
 import unittest
+from pathlib import Path
 from unittest import mock
 
+import numpy as np
 from harness import SOURCE
 
 sys.path.insert(0, str(SOURCE / "scripts"))
@@ -54,6 +58,37 @@ class Limits(unittest.TestCase):
         self.assertAlmostEqual(best(False) / eq.most_both(LAYER, RATES), 1, delta=3e-3)  # a grid of 0.05
         self.assertAlmostEqual(best(True) / eq.most_both_in_turn(LAYER, RATES), 1, delta=1e-4)
 
+    def test_two_axes_of_many_devices(self):
+        """The short forms leave out one device of each axis: their error falls as B and F grow."""
+        many = eq.Layer(1000 * LAYER.B, LAYER.Dm, 1000 * LAYER.F)
+        self.assertAlmostEqual(eq.about_both(many, RATES) / eq.most_both(many, RATES), 1, delta=1e-3)
+        self.assertAlmostEqual(eq.about_both(many, RATES, True) / eq.most_both_in_turn(many, RATES), 1, delta=1e-3)
+        self.assertAlmostEqual(eq.about_both(LAYER, RATES), 208.4, delta=0.05)
+        self.assertAlmostEqual(eq.about_both(LAYER, RATES, True), 52.1, delta=0.05)
+
+    def test_backward_of_a_split_layer(self):
+        """tp_calcs a on two devices beside differences of sum(dy * y)."""
+        random = np.random.default_rng(1)
+        x, W1, W2, W3, dy = (random.standard_normal(shape) for shape in ((3, 4), (4, 6), (4, 6), (6, 4), (3, 4)))
+        f = lambda z: z / (1 + np.exp(-z))
+        loss = lambda x, W1, W2, W3: np.sum(dy * ((f(x @ W1) * (x @ W2)) @ W3))
+        dx = np.zeros_like(x)
+        for part in (slice(0, 3), slice(3, 6)):
+            w1, w2, w3 = W1[:, part], W2[:, part], W3[part]
+            x1, x2 = x @ w1, x @ w2
+            slope = (f(x1 + 1e-6) - f(x1 - 1e-6)) / 2e-6
+            dz = dy @ w3.T
+            dx2, dx1 = dz * f(x1), dz * slope * x2
+            dx += dx1 @ w1.T + dx2 @ w2.T
+            for number, gradient in ((1, x.T @ dx1), (2, x.T @ dx2), (3, (f(x1) * x2).T @ dy)):
+                at = (0, part.start) if number < 3 else (part.start, 0)
+                moved = [weight.copy() for weight in (W1, W2, W3)]
+                moved[number - 1][at] += 1e-6
+                self.assertAlmostEqual((loss(x, *moved) - loss(x, W1, W2, W3)) / 1e-6, gradient[0, 0], delta=1e-4)
+        moved = x.copy()
+        moved[1, 2] += 1e-6
+        self.assertAlmostEqual((loss(moved, W1, W2, W3) - loss(x, W1, W2, W3)) / 1e-6, dx[1, 2], delta=1e-4)
+
     def test_an_all_reduce_of_whole_tensors(self):
         for N in (2, 6):
             self.assertAlmostEqual(eq.alternate_ring_s(N, 1e9, 1e9) / (2 * eq.ring(N, 1e9, 1e9)), N / 2)
@@ -97,8 +132,91 @@ class Accounting(unittest.TestCase):
         self.assertLess(tp_s(n, X), math_s(n, X, Y))
         limit = eq.F * My / r.alpha
         shares = [i / 1000 * limit for i in range(1, 1000)]  # of Y
-        per_device = min(r.alpha / Mx / (1 - y / limit) / y for y in shares)
-        self.assertAlmostEqual(per_device / eq.per_device_at_best(r, Mx, My, False), 1, delta=1e-5)
+        each = lambda y: r.alpha / Mx / (1 - y / limit) / y
+        self.assertAlmostEqual(each(min(shares, key=each)) / eq.per_device_at_best(r, Mx, My, False), 1, delta=1e-5)
+        self.assertAlmostEqual(min(shares, key=each), eq.best_y(r, My), delta=limit / 1000)
+
+    def test_the_whole_batch_is_that_of_all_devices(self):
+        columns, rows = eq.xxl_table()
+        self.assertEqual(columns[-1], "whole batch of 64 devices")
+        batches = [row[-1] for row in rows if row[0] == "c" and row[-1]]
+        self.assertEqual([round(each) for each in batches], [25302, 20444, 15699])
+        self.assertEqual([row[-1] / row[-2] for row in rows if row[-1]], [64] * 5)
+
+
+class Measured(unittest.TestCase):
+    """Stored rows beside their equations."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.rates = eq.stored_rates()[0][1]
+        cls.tables = eq.measured_tables(cls.rates)
+
+    def column(self, name, title):
+        _, columns, rows = self.tables[name]
+        return [row[i] for row in rows for i, column in enumerate(columns) if column == title]
+
+    def test_a_difference_is_of_the_two_cells_before_it(self):
+        for name, first in (("sent", 3), ("shards", 3), ("shards", 6), ("shards", 10), ("scaling", 6)):
+            _, columns, rows = self.tables[name]
+            self.assertEqual(columns[first + 2], "difference, %")
+            for row in rows:
+                self.assertAlmostEqual(row[first + 2], 100 * (row[first + 1] / row[first] - 1), delta=0.006)
+        for row in self.tables["saved"][2]:
+            for place in (2, 4):
+                self.assertAlmostEqual(row[place + 1], 100 * (row[place] / row[1] - 1), delta=0.006)
+
+    def test_shards_keep_what_sharding_expects(self):
+        from experiments import sharding
+        from experiments.homes import homes
+        from results import Results
+        for row in Results(homes()["sharding"]).rows:
+            keeps = eq.SHARDS[row["parallel.shard"]][1](row.ranks)
+            self.assertAlmostEqual(keeps * row["parameters"], sum(sharding.expected(row, True)), delta=1)
+
+    def test_a_step_whose_transfers_hide(self):
+        self.assertEqual(eq.scaled_ms(100, 10, 1), 100)
+        self.assertEqual(eq.scaled_ms(100, 10, 1 / 3), 40)
+
+    def test_the_stored_model_keeps_its_blocks(self):
+        N, r, k = eq.block_of("memory_2p7b", 2048, "fp32")
+        self.assertEqual((N, r), (32, 4 * 2048 * 2560 * 4 / 2**20))
+        self.assertEqual(eq.saved(N, r, k, 4), N * k - 8 * r - 4 * k)
+
+    def test_the_answer_says_what_the_tables_say(self):
+        answer = re.search(r"\*\*Answer\.\*\*(.*)\*\*Next\.\*\*", eq.page_of(SOURCE).read_text(), re.S)[1]
+        answer = " ".join(answer.split())
+        self.assertLessEqual(len(answer.split()), 150)
+        sent = list(zip(self.column("sent", "devices"), self.column("sent", "difference, %")))
+        near = [each for N, each in sent if N == 2] + self.column("shards", "difference, %") + self.column("saved", "difference, %")
+        self.assertIn(f"within {math.ceil(10 * max(map(abs, near))) / 10} % of the equations", answer)
+        self.assertIn(f"up to {max(each for N, each in sent if N == 4):.0f} % longer", answer)
+        longer = self.column("scaling", "difference, %")
+        self.assertIn(f"steps take {min(longer):.0f} to {max(longer):.0f} % longer", answer)
+        for N, most in zip(self.column("scaling", "devices"), self.column("scaling", "largest N: 1 + B W / (2 C)")):
+            self.assertLess(N, most, "no transfer of size large needs to show")
+
+        _, columns, rows = eq.tables()[5]
+        exposed = {row[0]: row[columns.index("difference, %")] for row in rows[1:]}
+        times = {buckets: 1 + each / 100 for buckets, each in exposed.items()}
+        self.assertIn(f"1000 MB {times['s / 1000 MB']:.1f} times", answer)
+        for buckets, part in (("s / 1 MB", 1 / 2), ("s / 10 MB", 1 / 3)):
+            self.assertAlmostEqual(times[buckets], part, delta=0.05)
+        self.assertIn("Buckets of 1 and 10 MB expose a third to a half of their equation", answer)
+
+    def test_the_picture_has_every_difference(self):
+        groups = eq.differences()
+        self.assertEqual(sum(map(len, groups.values())), 4 + 3 * 8 + 2 * 4)  # but for those of --plan, of checkpoints
+        with tempfile.TemporaryDirectory() as folder:
+            eq.draw(groups, "Measured above its equation, %", 0, Path(folder, "differences.png"))
+            self.assertGreater(Path(folder, "differences.png").stat().st_size, 1000)
+
+    def test_every_difference_stands_on_the_page(self):
+        page = eq.page_of(SOURCE).read_text()
+        for title, columns, rows in self.tables.values():
+            self.assertIn(title, page)
+            self.assertGreater(len(rows), 2)
+        self.assertIn("no run", page)
 
 
 class Script(unittest.TestCase):

@@ -157,10 +157,10 @@ class Experiments(RunTest):
                 beside.measure(Results(output), chapter, beside.Python("a python", "2.12", "a GPU"))
         lines = [re.split("  +", line) for line in self.script("flash_grid", "--quick", "--output", output, "--redraw").stdout.splitlines() if line]
         first = dict(zip(lines[0], lines[1]))
-        self.assertEqual([first[name] for name in ("PyTorch, both, ms: stored scores", "compiled", "fused")], ["3000"] * 3)
-        self.assertNotIn("memory-efficient", first, "in bf16 alone")
+        self.assertEqual([first[f"PyTorch, {name}: both, ms"] for name in ("stored scores", "compiled", "fused")], ["3000"] * 3)
+        self.assertNotIn("PyTorch, memory-efficient: both, ms", first, "in bf16 alone")
         last = dict(zip(lines[0], lines[3]))
-        self.assertEqual([last[name] for name in ("compiled", "fused")], ["-", "3000"], "a process died")
+        self.assertEqual([last[f"PyTorch, {name}: both, ms"] for name in ("compiled", "fused")], ["-", "3000"], "a process died")
         self.assert_what_is_stored_has_the_same_tables("flash_grid", Results(output))
         self.assertIn("nothing of comm has a peer", self.script("comm", "--quick", "--torch", code=2).stderr)
         with mock.patch.dict(os.environ, TESSERA_PYTHON="/usr/bin/false"):
@@ -317,6 +317,14 @@ sys.exit(7 if name == "step" else 0)
             spans = sorted(span for name, (own, *span) in ran.items() if own == gpu)
             self.assertTrue(all(before[1] <= after[0] for before, after in zip(spans, spans[1:])), spans)
 
+    def test_all_publishes_with_the_words_of_the_run(self):
+        script = self.folder / "script.py"
+        script.write_text("import sys\nprint(*sys.argv[1:])\n")
+        with contextlib.redirect_stdout(io.StringIO()) as printed, mock.patch.object(every, "lacks", lambda *_: []):
+            self.assertEqual(every.run_all(script, ["hbm"], ["--preset", "cuda"], self.folder, True), FINISHED)
+        self.assertEqual(printed.getvalue().splitlines()[:2], [f"hbm --output {self.folder}/hbm --preset cuda", f"hbm --publish {self.folder}/hbm --preset cuda"])
+        self.assertRegex(printed.getvalue(), "hbm +published")
+
     def test_all_says_what_ran_what_was_left_out_and_why(self):
         script = self.folder / "script.py"
         script.write_text("""import os, sys
@@ -337,7 +345,7 @@ sys.exit({"comm": 3, "dtypes": 7, "hbm": 75}.get(name, 0))
                 self.assertEqual(lines[name][0].strip(), expected[name].strip(), printed.getvalue())
             self.assertRegex(lines["all"][-1], r"^\d+$")
         self.assertEqual(every.lacks(homes()["comm"], homes()["comm"]), [])
-        self.assertEqual(every.lacks(homes()["comm"], homes()["step"]), [2])
+        self.assertEqual(every.lacks(homes()["comm"], homes()["step"]), [2, 4])
         self.assertIn("--all goes with", self.script("comm", "--all", code=2).stderr)
         self.assertIn("are not published", self.script("--all", "--quick", "--publish", code=2).stderr)
 

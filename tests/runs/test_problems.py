@@ -60,6 +60,22 @@ class Index(unittest.TestCase):
             if awaited & set(each["where"]):
                 self.assertIn("await", each["open"], each["name"])
 
+    def test_what_is_open_is_what_no_stored_run_has(self):
+        from results import Results
+        run = lambda name: Results(homes()[name])
+        open_of = {each["name"]: each["open"] for each in problems.problems()}
+        for gpus in {2, 4, 6} - set(run("comm").ranks):
+            self.assertIn(str(gpus), open_of["distributed_communication_single_node"])
+        for size in {"small", "medium", "large", "xl", "2.7b"} - set(run("profile").different("model.size")):
+            self.assertIn(size, open_of["nsys_profile"])
+        for name, home in (("naive_ddp_benchmarking", "ddp"), ("minimal_ddp_flat_benchmarking", "ddp"), ("ddp_bucketed_benchmarking", "ddp"),
+                           ("ddp_overlap_individual_parameters_benchmarking", "ddp"), ("optimizer_state_sharding_accounting", "sharding")):
+            for compute in {row["compute"] for row in run(home).rows} - {"fp32"}:
+                self.assertIn(compute, open_of[name], name)
+        for name, gpu in (("flash_benchmarking", "B200"), ("leaderboard (a step)", "B200"), ("leaderboard (attention)", "H100")):
+            if not any(gpu in model for model in run("flash_grid").gpus()):
+                self.assertIn(gpu, open_of[name])
+
     def test_the_table_is_that_of_the_index(self):
         page = problems.PAGE.read_text()
         self.assertEqual(problems.fault(page), "")

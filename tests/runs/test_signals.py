@@ -106,7 +106,7 @@ class Early(RunTest):
         earlier.write_text("an earlier result")
         for number in (*SIGNALS, signal.SIGKILL):
             job = self.start(deck, f"job.output={earlier}", "job.overwrite=true",
-                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # whatever started the tests
+                             preexec_fn=lambda: [signal.signal(each, signal.SIG_DFL) for each in SIGNALS])  # whatever started the tests
             self.wait_until(lambda: "copy" in job.printed(), "the first row", job)
             os.kill(job.process.pid, number)
             self.assertEqual(job.wait(SOON_S).code, -number)
