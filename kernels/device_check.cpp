@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <sstream>
 #include <type_traits>
 
@@ -225,6 +226,7 @@ DifferentBits different_bits(const Device& exec, Matrix<const float, Device> mad
 }
 
 DeviceCheck check_device() {
+  const auto start = std::chrono::steady_clock::now();
   const Device exec;
   Memory memory(bytes_needed());
   DeviceCheck found;
@@ -234,6 +236,7 @@ DeviceCheck check_device() {
   }
   if constexpr (!kOnHost) found.gbyte_per_s = bandwidth(exec, memory);
   set_gemm_algorithms({});
+  found.took_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return found;
 }
 

@@ -25,6 +25,7 @@ namespace tessera::kernels {
 struct DeviceCheck {
   std::string wrong;       // which product erred and how; empty: none did
   double gbyte_per_s = 0;  // of copies within the device's memory, bytes read and written; 0 on a host
+  double took_s = 0;
 };
 
 DeviceCheck check_device();

@@ -12,6 +12,7 @@ struct Place {
   int rank = 0, local_rank = 0;  // of the launch; among the ranks of its host
   std::string host = {};
   std::string gpu = {}, bus_id = {}, uuid = {};  // "NVIDIA H200", "0000:1b:00.0", "GPU-..."; empty on CPUs
+  double gbyte_per_s = 0, check_s = 0;           // of its device's check at the start (soundness.hpp); 0 before it
 };
 
 struct Host {

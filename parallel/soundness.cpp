@@ -67,13 +67,20 @@ std::string unsound_ranks(std::span<const Place> places, std::span<const Soundne
 
 void require_sound(World& world, const Soundness& mine) {
   const std::vector<std::string> wrong = world.all_gather(mine.wrong);
-  std::vector<double> gbyte_per_s(world.size());
-  gbyte_per_s[world.rank()] = mine.gbyte_per_s;
-  gbyte_per_s = world.sum(std::move(gbyte_per_s));
+  std::vector<double> measured(2 * world.size());  // of each rank the rate and the time
+  measured[2 * world.rank()] = mine.gbyte_per_s;
+  measured[2 * world.rank() + 1] = mine.took_s;
+  measured = world.sum(std::move(measured));
   std::vector<Soundness> found;
-  for (int rank = 0; rank < world.size(); ++rank) found.push_back({wrong[rank], gbyte_per_s[rank]});
-  const std::string text = unsound_ranks(world.places(), found);
+  std::vector<Place> places = world.places();
+  for (int rank = 0; rank < world.size(); ++rank) {
+    found.push_back({wrong[rank], measured[2 * rank], measured[2 * rank + 1]});
+    places[rank].gbyte_per_s = found[rank].gbyte_per_s;
+    places[rank].check_s = found[rank].took_s;
+  }
+  const std::string text = unsound_ranks(places, found);
   if (!text.empty()) world.fail(EnvironmentError(text));
+  world.set_places(std::move(places));
 }
 
 }  // namespace tessera::parallel

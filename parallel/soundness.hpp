@@ -17,6 +17,7 @@ class World;
 struct Soundness {
   std::string wrong = {};  // which kernel erred and how; empty: none did
   double gbyte_per_s = 0;  // of the device's memory; 0: not measured
+  double took_s = 0;       // to find out
 };
 
 inline constexpr double kLeastBandwidth = 0.7;
@@ -24,7 +25,7 @@ inline constexpr double kLeastBandwidth = 0.7;
 /// Which ranks must not begin and why, with host and UUID of each, and what to do; "" if all may. Both by rank.
 std::string unsound_ranks(std::span<const Place> places, std::span<const Soundness> found);
 
-/// Collective.
+/// Afterwards the places of `world` hold what the check of each rank's device measured. Collective.
 /// Throws  the same AgreedError of an EnvironmentError on all ranks, unless all may begin.
 void require_sound(World& world, const Soundness& mine);
 

@@ -16,16 +16,17 @@ from dataclasses import dataclass
 import plotting
 from experiments import table
 from experiments.homes import ROOT, homes
+from launching import replace_text
 
 PAGE = "equations"
 MIB, GB = 2.0**20, 1e9
-NO_RUN = "no run"
+NO_RUN, NAN = "no run", float("nan")
 
 
 def difference(found, equation):
     """[%] by which what was measured, or planned, exceeds what the equation gives."""
     percent = 100 * (found / equation - 1)
-    return percent if abs(percent) >= 0.005 else 0
+    return 0 if abs(percent) < 0.005 else percent
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ def sent_table(rows, wire):
     return ["devices", "size", "s, GB", "2 (N - 1)/N s / W, ms", "ddp, all at once, ms", "difference, %"], lines
 
 
-# By parallel.shard: what of 16 P bytes a device keeps with bf16 weights (weights, gradients in fp32, the rest), and what crosses per parameter.
+# By parallel.shard: what of 16 P bytes a device keeps with bf16 weights (weights, gradients in fp32, the rest), and the buffers that cross per
+# parameter, of each of which a device sends (N - 1) / N; of an all-reduce's twice that.
 SHARDS = {"none": ("16 P", lambda N: 16, 4), "optimizer": ("(6 + 10 / N) P", lambda N: 6 + 10 / N, 6),
           "gradients": ("(2 + 14 / N) P", lambda N: 2 + 14 / N, 6), "parameters": ("16 P / N", lambda N: 16 / N, 8)}
 
@@ -172,14 +174,15 @@ def shard_table(rows):
 
     lines = []
     for row in rows:
-        text, keeps, sends = SHARDS[row["parallel.shard"]]
+        text, keeps, buffers = SHARDS[row["parallel.shard"]]
+        sent = (2 if row["parallel.shard"] == "none" else 1) * (row.ranks - 1) / row.ranks * row["message_bytes"]
         P = row["parameters"]
         kept, peak = keeps(row.ranks) * P / MIB, row["planned_bytes"] / MIB
         lines.append([row["model.size"], STAGES[row["parallel.shard"]], text, kept, row["initial_mib"], difference(row["initial_mib"], kept), peak,
-                      row["before_update_mib"], difference(row["before_update_mib"], peak), f"{sends} P", sends * P / 1e6, row["message_bytes"] / 1e6,
-                      difference(row["message_bytes"], sends * P)])
+                      row["before_update_mib"], difference(row["before_update_mib"], peak), f"{buffers} P", buffers * P / 1e6, row["message_bytes"] / 1e6,
+                      difference(row["message_bytes"], buffers * P), sent / 1e6])
     return ["size", "shards", "kept", "MiB", "after initialisation, MiB", "difference, %", "peak by --plan, MiB", "measured, MiB", "difference, %",
-            "sent, bytes", "MB", "messages, MB", "difference, %"], lines
+            "buffers, bytes", "MB", "of sharding, MB", "difference, %", "a device sends, MB"], lines
 
 
 def scaled_ms(t, u, share):
@@ -258,7 +261,7 @@ def saved(N, r, k, n):
 
 def saved_table(N, r, k, rows):
     """`rows` of checkpointing, {n: (planned, taken) [MiB]} with 0 for none, beside the equation with what a block of that model keeps."""
-    planned, taken = rows[0]
+    planned, taken = rows.get(0, (NAN, NAN))
     return ["blocks per checkpoint n", "saved: N k - N r / n - n k, MiB", "by --plan, MiB", "difference, %", "measured, MiB", "difference, %"], [
         [n, saved(N, r, k, n), planned - less, difference(planned - less, saved(N, r, k, n)), taken - measured, difference(taken - measured, saved(N, r, k, n))]
         for n, (less, measured) in rows.items() if n]
@@ -347,11 +350,13 @@ def stored_rates():
 
 
 def block_of(size, T, compute):
-    """(blocks, checkpoint, kept by a block) of a model of memory_2p7b [MiB]."""
+    """(blocks, checkpoint, kept by a block) of a model of memory_2p7b [MiB]; None if it did not fit."""
     from experiments.memory_2p7b import BLOCK, Timeline, steps_of
     from results import Results
 
     row = next(row for row in steps_of(Results(homes()[size]).rows) if (row["model.context_length"], row["precision.compute"]) == (T, compute))
+    if not row.has_run:
+        return None
     timeline = Timeline(row)
     blocks = {label.split(".")[1] for label, _ in timeline.forward_activations() if label.startswith("block.")}
     return len(blocks), timeline.residual() / MIB, sum(nbytes for _, nbytes in timeline.kept_by(BLOCK)) / MIB
@@ -364,16 +369,17 @@ def measured_tables(rates):
 
     run = lambda name: Results(homes()[name])
     course = [row for row in run("checkpointing").rows if (row["model.size"], row["model.context_length"]) == ("2.7b", 2048)]
-    N, r, k = block_of("memory_2p7b", 2048, "fp32")
-    flat = [row for row in run("ddp").rows if row.name.startswith("order") and row["parallel.gradient_sync"] == "flat"]
+    N, r, k = block = block_of("memory_2p7b", 2048, "fp32") or (NAN,) * 3
+    taken = {int(row["train.checkpoint_activations"]): (row["planned_mib"], row["peak_mib"]) for row in course} if block[0] == N else {}
+    flat = [row for row in run("ddp").rows if row.has_run and row.name.startswith("order") and row["parallel.gradient_sync"] == "flat"]
     sharding = run("sharding")
     return {"sent": ("data_parallel_calcs b beside ddp, at the measured W", *sent_table(flat, rates.wire)),
             "shards": (f"optimizer_state_sharding_accounting and fsdp_accounting a beside sharding, N = {sharding.ranks[0]}",
-                       *shard_table([row for row in sharding.rows if row.ranks == sharding.ranks[0] and not row.name.startswith("course")])),
+                       *shard_table([row for row in sharding.rows if row.has_run and row.ranks == sharding.ranks[0] and not row.name.startswith("course")])),
             "scaling": ("data_parallel_calcs c beside scaling, at the measured rates: t, u of one device with b1 sequences",
                         *scaling_table(scaling.lines(run("scaling")), rates.wire, rates.flop)),
             "saved": (f"gradient_checkpointing b beside checkpointing: 2.7b, 4 x 2048, fp32, N = {N}, with the k = {k:.0f} and r = {r:.0f} MiB of memory_2p7b",
-                      *saved_table(N, r, k, {int(row["train.checkpoint_activations"]): (row["planned_mib"], row["peak_mib"]) for row in course}))}
+                      *saved_table(N, r, k, taken))}
 
 
 def tables():
@@ -405,7 +411,7 @@ def differences():
     tables = {name: rows for name, (_, _, rows) in measured_tables(stored_rates()[0][1]).items()}
     of = lambda name, place, N=None: [row[place] for row in tables[name] if N is None or N in (row[0], row[1])]
     return {"all-reduce of gradients, 2 GPUs": of("sent", 5, 2), "all-reduce of gradients, 4 GPUs": of("sent", 5, 4),
-            "state on a device": of("shards", 5), "peak, beside --plan": of("shards", 8), "bytes sent": of("shards", 12),
+            "state on a device": of("shards", 5), "peak, beside --plan": of("shards", 8), "buffers that cross": of("shards", 12),
             "saved by checkpoints": of("saved", 5), "a step on 2 GPUs": of("scaling", 8, 2), "a step on 4 GPUs": of("scaling", 8, 4)}
 
 
@@ -446,7 +452,7 @@ def publish():
     import published
 
     page = page_of(ROOT)
-    page.write_text(published.with_part(page.read_text(), PAGE, page_part()))
+    replace_text(page, published.with_part(page.read_text(), PAGE, page_part()))
     draw(differences(), "Measured above its equation, %", 0, page.with_name(f"{PAGE}.png"))
 
 

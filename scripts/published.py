@@ -12,7 +12,7 @@ import numpy as np
 from compare import beside
 from experiments import table
 from experiments.homes import homes, module_of
-from launching import Refusal
+from launching import Refusal, replace_text
 from results import FILES, ROWS, STORED, Results, overrides_of, provenance
 
 INFO = ("created", "version", "git_hash", "build", "question", "ranks", "ranks_per_host", "host_count", "gpu_models", "ranks_of_gpu_models")
@@ -68,15 +68,18 @@ def stored_text(results, name):
 
 
 def store(results, name, folder):
-    (folder / STORED).write_text(stored_text(results, name))
     keeps = getattr(module_of(name), "KEEPS", ())
-    (folder / ROWS).unlink(missing_ok=True)
+    text, rows = stored_text(results, name), (folder / ROWS).with_suffix(".tmp")
     if keeps:
-        with h5py.File(folder / ROWS, "w") as stored:
+        with h5py.File(rows, "w") as stored:
             for row in results.rows:
                 if row.has_run:
                     with row.file() as file:
                         keep(file, stored.create_group(row.place), keeps)
+        rows.replace(folder / ROWS)
+    else:
+        (folder / ROWS).unlink(missing_ok=True)
+    replace_text(folder / STORED, text)
     for extra in EXTRA:
         (folder / extra).unlink(missing_ok=True)  # of the run before
         if (results.output / extra).exists():
@@ -127,7 +130,7 @@ def rewrite(name, folder):
         text = text.replace("\n**Answer.**", f"\n<!-- generated: {name} -->\n<!-- end -->\n\n{picture}\n\n**Answer.**", 1)
     if [mark[1] for mark in MARKS.finditer(text)].count(name) != 1:
         raise Refusal(FILES, f"{page}: mark the place of its tables with the lines <!-- generated: {name} --> and <!-- end -->, once")
-    page.write_text(with_part(text, name, generated_text(name, folder)))
+    replace_text(page, with_part(text, name, generated_text(name, folder)))
 
 
 def with_part(text, name, part):

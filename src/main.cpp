@@ -195,7 +195,7 @@ int run(int argc, char** argv, const config::CommandLine& line, const config::De
       jobs::take_blas_buffer();
       check = kernels::check_device();
     });
-    parallel::require_sound(*world, {check.wrong, check.gbyte_per_s});
+    parallel::require_sound(*world, {check.wrong, check.gbyte_per_s, check.took_s});
     world->start_watchdog(keys.timeout_s, static_cast<int>(Exit::hang));
     const parallel::CollectivesChoice collectives(*world, train::collectives_of(deck, world->size()), *device);
     start.end();

@@ -37,7 +37,7 @@ GPU_ONLY = ("tf32", "EFFICIENT", "reduce-overhead")
 # A table's columns of attention: the backends of which the fastest counts, and the formats in which there are others beside
 COLUMNS = {"stored scores": (("EAGER",), FORMATS), "compiled": (("STORED",), FORMATS), "fused": (("EFFICIENT", "FLASH"), FORMATS),
            "memory-efficient": (("EFFICIENT",), ("bf16",))}
-TOGETHER = 60e9  # bytes of weights, gradients and moments of models that are compiled at the same time
+TOGETHER = 0.75  # of a GPU's memory, for weights, gradients and moments of models that are compiled at the same time
 ENVIRONMENT = 3
 
 
@@ -111,6 +111,7 @@ class Python(NamedTuple):
     path: str
     version: str  # of its PyTorch
     device: str   # a GPU's name, or "CPU"
+    memory: float = 80e9  # of that GPU [bytes]
 
     @property
     def has_gpu(self):
@@ -131,14 +132,15 @@ def environment(on_gpu):
 def python_with_torch(on_gpu):
     """TESSERA_PYTHON, or the Python that runs this. `on_gpu`: where our rows run."""
     path = os.environ.get("TESSERA_PYTHON", sys.executable)
-    asks = "import torch; print(torch.__version__); print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+    asks = "import torch; print(torch.__version__); " \
+           "print(torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory, sep='\\n') if torch.cuda.is_available() else None"
     answer = subprocess.run([path, "-c", asks], capture_output=True, text=True, env=environment(on_gpu))
     if answer.returncode != 0:
         raise Refusal(ENVIRONMENT, f"--torch: {path} has no PyTorch; name a Python that has it in TESSERA_PYTHON")
-    torch, device = (answer.stdout.splitlines() + ["", ""])[:2]
+    torch, device, memory = (answer.stdout.splitlines() + ["", "", ""])[:3]
     if on_gpu and not device:
         raise Refusal(ENVIRONMENT, f"--torch: the PyTorch {torch} of {path} sees no GPU")
-    return Python(path, torch, device or "CPU")
+    return Python(path, torch, device, float(memory)) if device else Python(path, torch, "CPU")
 
 
 def measure(results, chapter, python):
@@ -205,14 +207,14 @@ def models_of(results):
     return models
 
 
-def batches(models):
+def batches(models, memory):
     """Models in their order, as many at a time as fit on a GPU together while they are compiled."""
-    batch, room = {}, TOGETHER
+    batch, room = {}, TOGETHER * memory
     for key, model in models.items():
         needs = 16 * (2 * model["V"] * model["C"] + model["L"] * (4 * model["C"]**2 + 3 * model["C"] * model["F"]))
         if batch and needs > room:
             yield batch
-            batch, room = {}, TOGETHER
+            batch, room = {}, TOGETHER * memory
         batch[key] = model
         room -= needs
     if batch:
@@ -222,7 +224,7 @@ def batches(models):
 def measure_steps(results, formats, modes, python, stored, keep):
     models = models_of(results) if modes else {}
     done = {(each["size"], each["dtype"]) for each in stored}
-    for batch in batches({key: model for key, (model, _) in models.items() if key[1] in formats and key not in done}):
+    for batch in batches({key: model for key, (model, _) in models.items() if key[1] in formats and key not in done}, python.memory):
         with contextlib.redirect_stdout(sys.stderr):
             workers, reasons = compiled_side_by_side(batch, modes, python.worker)
         for key in batch:

@@ -1,12 +1,17 @@
 """The wait for a checkpoint, and steps before it and while it is written."""
+import tomllib
+
 import matplotlib.pyplot as plt
 import numpy as np
 import plotting
 from plotting import BLUE, ORANGE, VERMILION
 
+from experiments.homes import ROOT
 from experiments.table import spread
 
-KEEPS = ("steps",)  # of each row's own file, in a published run
+CHECK = "ranks/check:max"
+KEEPS = ("steps", "info")  # of each row's own file, in a published run
+DECK = ROOT / "input/experiments/background/deck.toml"
 COLOURS = {"off": ORANGE, "on": BLUE}
 NAMES = {"off": "while training waits", "on": "in the background"}
 
@@ -17,22 +22,24 @@ class Steps:
     def __init__(self, row):
         with row.file() as file:
             steps = plotting.columns(file["steps"])
+            deck = file["info"].attrs["deck"] if "info" in file else DECK.read_text()  # older runs kept no /info
         self.ms = 1e3 * steps["step_time"]
-        gaps = np.diff(steps["wall_time"]) - steps["step_time"][1:]
-        self.last = int(gaps.argmax())  # before the checkpoint
-        self.wait_s = gaps[self.last]
+        self.last = tomllib.loads(deck)["checkpoint"]["every"] - 1  # step before the checkpoint, from 0
+        self.wait_s = steps["wall_time"][self.last + 1] - steps["wall_time"][self.last] - steps["step_time"][self.last + 1]
         window = len(self.ms) - self.last - 1
         self.before, self.after = self.ms[self.last + 1 - window:self.last + 1], self.ms[self.last + 1:]
 
 
 def tables(results):
-    columns = ["checkpoint is written", "wait, s", "step before, ms", "step after, ms", "medians: after / before", "outcome"]
+    check = [CHECK] if any(CHECK in row for row in results.rows) else []  # older runs did not record it
+    columns = ["checkpoint is written", "wait, s", "step before, ms", "step after, ms", "medians: after / before",
+               *("check of the device at the start, s" for _ in check), "outcome"]
     rows = []
     for row in results.rows:
         steps = Steps(row) if row.has_run else None
         figures = [steps.wait_s, *(spread(each.mean(), each.std()) for each in (steps.before, steps.after)), np.median(steps.after) / np.median(steps.before)] \
             if steps else [float("nan")] * 4
-        rows.append([NAMES[row["checkpoint.background"]], *figures, row.outcome])
+        rows.append([NAMES[row["checkpoint.background"]], *figures, *(row.get(name, float("nan")) for name in check), row.outcome])
     return [(columns, rows)]
 
 

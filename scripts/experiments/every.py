@@ -1,6 +1,6 @@
 """experiment --all: experiments one after another, each by a call of scripts/experiment; then what became of each, and how long it took.
 
-Those of one rank share a machine's GPUs, each on one of its own; then come the others, one at a time.
+Those of one rank share a machine's GPUs, a lane for each; then come the others, one at a time.
 """
 import os
 import queue
@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from compare import beside
@@ -19,7 +20,8 @@ from experiments.homes import homes, module_of
 from launching import STOPPED, signals_handled
 from results import FINISHED, STORED, Results
 
-ENVIRONMENT = 3
+ENVIRONMENT, FAULT = 3, 1
+SOON_S = 2  # in which the end of an ended call's output comes, unless what it started holds it open
 
 
 class Calls:
@@ -34,27 +36,32 @@ class Calls:
         for process in list(self.running):
             process.send_signal(number)
 
-    def said(self, gpu, *words):
+    def said(self, gpu, name, *words):
         """(exit code, the last lines that the script itself put to standard error); its output is passed on, whole. `gpu`: None for all."""
         environment = os.environ if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
         # in a group of its own, so that a terminal's Ctrl-C reaches it once
-        process = subprocess.Popen([sys.executable, self.script, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        process = subprocess.Popen([sys.executable, self.script, name, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    errors="replace", process_group=0, env=environment)
         self.running.add(process)
         if self.came:  # before it was among those that are told
             process.send_signal(signal.SIGTERM)
         printed, own = [], []
-        reader = threading.Thread(target=lambda: printed.append(process.stdout.read()))
-        reader.start()
-        for line in process.stderr:
-            sys.stderr.write(line)
-            if match := re.match(r"experiment: (?!wrote)(.*)", line):
-                own.append(match[1].strip())
-        reader.join()
+
+        def hear():
+            for line in process.stderr:
+                sys.stderr.write(line if gpu is None else f"{name}: {line}")
+                if match := re.match(r"experiment: (?!wrote)(.*)", line):
+                    own.append(match[1].strip())
+
+        readers = [threading.Thread(target=work, daemon=True) for work in (lambda: printed.extend(process.stdout), hear)]
+        for reader in readers:
+            reader.start()
         code = process.wait()
         self.running.discard(process)
+        for reader in readers:
+            reader.join(SOON_S)
         with self.printing:
-            sys.stdout.write(printed[0])
+            sys.stdout.writelines(printed)
             sys.stdout.flush()
         if self.came:
             return STOPPED, own or [f"stopped by {self.came[0]}"]
@@ -94,10 +101,14 @@ def run_all(script, names, words, place, publishes, with_torch=False, gpus=()):
     def run(name, gpu=None):
         start = time.monotonic()
         torch = ["--torch"] if with_torch and beside.has_peers(module_of(name)) else []
-        found[name] = *calls.outcome_of(gpu, name, torch, Path(place) / name, publishes), time.monotonic() - start
+        try:
+            outcome = calls.outcome_of(gpu, name, torch, Path(place) / name, publishes)
+        except Exception as fault:  # of this one: the others go on
+            outcome = FAULT, f"{type(fault).__name__}: {fault}"
+        found[name] = *outcome, time.monotonic() - start
 
     def run_those(waiting, gpu=None):
-        while not calls.came and not any(code == STOPPED for code, *_ in found.values()):
+        while not calls.came and not any(code == STOPPED for code, *_ in list(found.values())):
             try:
                 run(waiting.get_nowait(), gpu)
             except queue.Empty:
@@ -107,13 +118,13 @@ def run_all(script, names, words, place, publishes, with_torch=False, gpus=()):
         shared, others = queue.Queue(), queue.Queue()
         for name in names:
             (shared if name in alone else others).put(name)
-        threads = [threading.Thread(target=run_those, args=(shared, gpu)) for gpu in gpus] if alone else []
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():  # signals reach the main thread between two of its waits
-                thread.join(0.2)
+        if alone:
+            with ThreadPoolExecutor(len(gpus)) as pool:
+                for lane in [pool.submit(run_those, shared, gpu) for gpu in gpus]:
+                    lane.result()  # or its exception
         run_those(others)
     rows = [[name, *(found[name][1], f"{found[name][2]:.0f}")] if name in found else [name, "not begun", "-"] for name in names]
     print(table.text(["experiment", "outcome", "s"], [*rows, ["all", "", f"{time.monotonic() - first:.0f}"]]))
+    if calls.came:
+        return STOPPED
     return next((found[name][0] for name in names if name in found and found[name][0] not in (FINISHED, ENVIRONMENT)), FINISHED)

@@ -120,15 +120,20 @@ def planned(preset):
 
 
 def draw(results):
-    """A line of panels for each number of ranks and size: memory and time; below, where the row's file is kept, a step of ZeRO-3 by block."""
+    """Memory and time, a line of panels for each number of ranks and two of them for each size; below, of the most ranks of which the row's file
+    is kept, steps of ZeRO-3 by block."""
     groups = {}
-    for row in results.rows:
+    others = [row for row in results.rows if not row.name.startswith("course")]  # the table has these, too
+    is_drawn = lambda row: row in others or not others
+    for row in filter(is_drawn, results.rows):
         groups.setdefault((row.ranks, size_of(row)), []).append(row)
-    kept = rows_of_blocks(results)
+    kept = list(filter(is_drawn, rows_of_blocks(results)))
+    kept = [row for row in kept if row.ranks == max(each.ranks for each in kept)]
     heights = [1.2 + 0.075 * len(Blocks(row).units) for row in kept]
-    figure = plt.figure(figsize=(12, 1 + 3.2 * len(groups) + sum(heights)), constrained_layout=True)
-    upper, lower = figure.subfigures(2, 1, height_ratios=(3.2 * len(groups), sum(heights))) if kept else (figure, None)
-    panels = upper.subplots(len(groups), 2, squeeze=False)
+    above, across = 3.2 * len(results.ranks), 2 * len(groups) // len(results.ranks)
+    figure = plt.figure(figsize=(max(12, 4.5 * across), 1 + above + sum(heights)), constrained_layout=True)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(above, sum(heights))) if kept else (figure, None)
+    panels = upper.subplots(len(results.ranks), across, squeeze=False).reshape(-1, 2)
     for (memory, time), ((R, size), rows) in zip(panels, groups.items()):
         places = np.arange(len(rows))
         factor, unit = byte_unit(2**20 * np.nanmax([row["before_update_mib"] for row in rows]))

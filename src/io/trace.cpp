@@ -57,6 +57,8 @@ const Column<RankPlace> kPlaceColumns[] = {
     {"uuid", {"1", "identifier of its GPU; empty on CPUs"}, &RankPlace::uuid},
     {"numa_node", {"1", "that has all its cores; -1: of several, or unknown"}, &RankPlace::numa_node},
     {"cores", {"1", "cores that it may use"}, &RankPlace::cores},
+    {"check", {"s", "time that the check of its device took at the start"}, &RankPlace::check_s},
+    {"memory_rate", {"byte/s", "of copies in its GPU's memory in that check, both ways"}, &RankPlace::memory_rate},
 };
 const Column<Attempt> kAttemptColumns[] = {
     {"start", {kWallClock, "when the start opened this file, UTC"}, &Attempt::start_s},

@@ -4,7 +4,8 @@
 ///                    of all GPUs, where it is known; host_link [byte/s] of a run with offloaded state; taken_bytes,
 ///                    on GPUs from the first steps on; job, of Slurm. All but run_id, created and attempts are of the
 ///                    latest start
-///   /ranks/*         host, local_rank, gpu, bus_id, uuid, numa_node, cores [rank]: where each of the latest start runs
+///   /ranks/*         host, local_rank, gpu, bus_id, uuid, numa_node, cores, check, memory_rate [rank]: where each of
+///                    the latest start runs, and what the check of its device measured
 ///   /attempts/*      start, end, reason, from_step, hosts, ranks, job, commit [attempt]: every start, also those whose
 ///                    steps a later one has rewound. `reason` is "running", "finished", "stopped by ...",
 ///                    "failed: exit N"; `end` of a start that is running or was killed is when it last wrote the file
@@ -62,6 +63,8 @@ struct RankPlace {
   std::string gpu, bus_id, uuid;  // "NVIDIA H200", "0000:1b:00.0", "GPU-..."; empty on CPUs
   std::int32_t numa_node = -1;    // that has all its cores; -1: they are of several, or unknown
   std::string cores;              // that it may use: "0-3,8-11"
+  double check_s = kNotMeasured;
+  double memory_rate = kNotMeasured;  // [byte/s]; of a GPU
 };
 
 struct RunInfo {

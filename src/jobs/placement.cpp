@@ -209,9 +209,10 @@ std::vector<RankPlace> rank_places(const parallel::World& world, const Cores& co
     std::istringstream lines(all[place.rank]);
     std::string allowed, physical, sockets;
     std::getline(std::getline(std::getline(lines, allowed), physical), sockets);
-    RankPlace rank{{place.host, place.local_rank, place.gpu, place.bus_id, place.uuid, -1, allowed},
+    RankPlace rank{{place.host, place.local_rank, place.gpu, place.bus_id, place.uuid, -1, allowed, place.check_s},
                    numbers_in(physical),
                    numbers_in(sockets)};
+    if (place.gbyte_per_s > 0) rank.memory_rate = 1e9 * place.gbyte_per_s;
     lines >> rank.numa_node >> rank.gpu_socket >> rank.host_gpus;
     ranks.push_back(std::move(rank));
   }

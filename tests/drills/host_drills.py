@@ -646,8 +646,7 @@ def soak(place, minutes):
             strategy = names[len(made) % len(names)]
             before = latest_step(run)
             job = place.start(f"job.directory={run}", *keys, *STRATEGIES[strategy], *resume_words(run), ranks=2)
-            if made:
-                await_(lambda: text_of(run / "status").startswith("running"), job, "a running step")
+            await_(lambda: text_of(run / "status").startswith("running"), job, "a running step")
             time.sleep(STOPS_EVERY_S)
             for process in (job, beside):
                 if process.process.poll() is not None:

@@ -156,6 +156,11 @@ class Measured(unittest.TestCase):
         _, columns, rows = self.tables[name]
         return [row[i] for row in rows for i, column in enumerate(columns) if column == title]
 
+    def test_without_a_number_there_is_no_difference(self):
+        self.assertTrue(math.isnan(eq.difference(math.nan, 5)))
+        self.assertEqual(eq.difference(5.0001, 5), 0)
+        self.assertAlmostEqual(eq.difference(6, 5), 20)
+
     def test_a_difference_is_of_the_two_cells_before_it(self):
         for name, first in (("sent", 3), ("shards", 3), ("shards", 6), ("shards", 10), ("scaling", 6)):
             _, columns, rows = self.tables[name]

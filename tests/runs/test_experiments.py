@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 import unittest
 from pathlib import Path
@@ -115,8 +116,8 @@ class Experiments(RunTest):
 
     def test_some_rows_make_a_table_and_a_picture_too(self):
         """Also where they are compared with a row that was left out."""
-        for name, rows in (("checkpointing", ("large_0", "large_4")), ("attention_sweep", ("course_16_128", "kernels_auto_bf16_16_128")),
-                           ("compiled", ("attention_16_128_standard", "attention_16_128_auto")),
+        for name, rows in (("checkpointing", ("large_0", "large_4")), ("attention_sweep", ("course_fp32_16_128", "kernels_auto_bf16_16_128")),
+                           ("compiled", ("attention_fp32_16_128_standard", "attention_fp32_16_128_auto")),
                            ("memory_accounting", ("standard_16_128", "flash2_16_128"))):
             for row in rows:
                 with self.subTest(experiment=name, row=row):
@@ -214,7 +215,7 @@ class Experiments(RunTest):
         self.assertEqual({row[-1] for row in rows if row[0] == "medium"}, {"out of memory"})
         self.assert_what_is_stored_has_the_same_tables("step", results)
         course = [(size, steps.course_model(size, "fp32")) for size in steps.SIZES]
-        self.assertEqual([list(batch) for batch in beside.batches(dict(course))], [["small", "medium", "large", "xl"], ["2.7b"]])
+        self.assertEqual([list(batch) for batch in beside.batches(dict(course), 80e9)], [["small", "medium", "large", "xl"], ["2.7b"]])
 
     def test_a_signal_ends_pytorchs_processes_and_what_was_measured_stays(self):
         output = shutil.copytree(self.quick("flash_grid")[1], self.folder / "stopped")
@@ -267,7 +268,8 @@ class Experiments(RunTest):
             line, (C, F) = memory_2p7b.Timeline(row), (64, 256)
             self.assertEqual(sum(nbytes for _, nbytes in line.kept_by(1)), line.falls_in_backward(1))
             self.assertEqual(line.gradients_of(1), 4 * (4 * C * C + 3 * C * F + 2 * C))
-            self.assertEqual(line.forward_activations()[0][0].split(".")[-1], "gate_up")
+            largest = next(label for label, _ in line.forward_activations() if label.startswith("block"))
+            self.assertEqual(largest.split(".")[-1], "gate_up")
 
     def test_a_step_of_sharded_weights_is_told_by_block(self):
         row, = sharding.rows_of_blocks(Results(self.quick("sharding")[1]))
@@ -291,9 +293,33 @@ class Experiments(RunTest):
         script = self.folder / "slow.py"
         script.write_text("import os, signal, sys, time\nend = lambda *_: sys.exit('experiment: stopped by SIGTERM: the same command continues')\n"
                           "signal.signal(signal.SIGTERM, end)\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(600)\n")
-        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()):
-            self.assertEqual(every.run_all(script, ["comm", "step"], [], self.folder, False), STOPPED)
-        self.assertRegex(printed.getvalue(), "comm +exit 75: stopped by SIGTERM: the same command continues(.|\n)*step +not begun")
+        for gpus, names in (((), ["comm", "step"]), (["0", "1"], ["hbm", "notebook", "step", "comm"])):
+            with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()):
+                self.assertEqual(every.run_all(script, names, [], self.folder, False, gpus=gpus), STOPPED)
+            self.assertRegex(printed.getvalue(), f"{names[0]} +exit 75: stopped by SIGTERM: the same command continues(.|\n)*{names[-1]} +not begun")
+
+    def test_all_goes_on_after_one_that_a_fault_ended(self):
+        script = self.folder / "script.py"
+        script.write_text("")
+
+        def lacks(folder, _):
+            if folder.name == "hbm":
+                raise OSError("no such file")
+            return []
+
+        for gpus in ((), ["0", "1"]):
+            with contextlib.redirect_stdout(io.StringIO()) as printed, mock.patch.object(every, "lacks", lacks):
+                self.assertEqual(every.run_all(script, ["hbm", "step", "comm"], [], self.folder, True, gpus=gpus), every.FAULT)
+            self.assertRegex(printed.getvalue(), "hbm +OSError: no such file +[0-9]+\nstep +published +[0-9]+\ncomm +published")
+
+    def test_all_does_not_wait_for_what_an_ended_one_left_running(self):
+        script = self.folder / "script.py"
+        script.write_text("import os, subprocess\nsubprocess.Popen(['sleep', '60'])\nprint('a table', flush=True)\nos.kill(os.getpid(), 9)\n")
+        begin = time.monotonic()
+        with contextlib.redirect_stdout(io.StringIO()) as printed, mock.patch.object(every, "SOON_S", 0.2):
+            self.assertEqual(every.run_all(script, ["hbm"], [], self.folder, False), 128 + signal.SIGKILL)
+        self.assertLess(time.monotonic() - begin, 30)
+        self.assertRegex(printed.getvalue(), "^a table\n(.|\n)*hbm +exit 137: ended by SIGKILL")
 
     def test_all_on_several_gpus_gives_each_experiment_of_one_rank_its_own(self):
         script = self.folder / "script.py"
@@ -376,8 +402,8 @@ sys.exit({"comm": 3, "dtypes": 7, "hbm": 75}.get(name, 0))
         self.assertEqual(terms["probabilities"], ["16.0000", "16.0000", "0.0000", "0.0000"])
 
     def test_each_chosen_row_of_fresh_processes_has_its_own(self):
-        result = self.script("warmup", "--quick", 'experiment.only=["2", "5"]')
-        self.assertEqual([result.stderr.count(f": {row}\n") for row in (0, 1, 2, 5)], [0, 0, 1, 1])
+        result = self.script("warmup", "--quick", 'experiment.only=["false_2", "false_5"]')
+        self.assertEqual([result.stderr.count(f": false_{row}\n") for row in (0, 1, 2, 5)], [0, 0, 1, 1])
         self.assertNotIn(" has run", result.stderr)
 
     def test_a_table_is_aligned_or_markdown_and_can_be_drawn_again(self):
@@ -626,7 +652,9 @@ class Pictures(unittest.TestCase):
                 axes = plt.figure().add_subplot()
                 ddp.draw_step(axes, 0, row)
                 waits = [bar.get_width() for bar in axes.patches if bar.get_facecolor() == to_rgba(ddp.VERMILION)]
-                self.assertAlmostEqual(sum(waits), row["exposed_ms"], delta=0.5 + 0.1 * row["exposed_ms"])
+                if row["parallel.gradient_sync"] == "per_parameter":  # elsewhere transfers hide, more in one step than in another
+                    self.assertAlmostEqual(sum(waits), row["exposed_ms"], delta=0.1 * row["exposed_ms"])
+                self.assertLessEqual(sum(waits), row["step_mean_ms"])
                 plt.close("all")
 
     def test_parts_that_take_the_same_time_have_the_same_rate(self):

@@ -138,6 +138,8 @@ class Places(RunTest):
             ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
             self.assertTrue({core for part in ends for core in range(part[0], part[-1] + 1)} <= set(cores), text)
         self.assertTrue((ranks["numa_node"] >= -1).all())
+        self.assertTrue((ranks["check"] > 0).all())
+        self.assertTrue(np.isnan(ranks["memory_rate"]).all(), "of GPUs alone")
         with h5py.File(directory / "run.h5", "r") as file:
             self.assertEqual(file["info"].attrs["job"], "4711")
             self.assertEqual((file["info"].attrs["ranks"], file["info"].attrs["host_count"]), (2, 1))

@@ -86,7 +86,11 @@ TEST(Soundness, of_a_thousand_names_the_first_and_counts_the_others) {
 TEST(Soundness, of_one_rank_ends_all_alike) {
   test::TestWorld world;
   world.set_places(places_of(std::vector<double>(world.size())));
-  EXPECT_NO_THROW(require_sound(world, {.gbyte_per_s = 3000}));
+  EXPECT_NO_THROW(require_sound(world, {.gbyte_per_s = 3000, .took_s = 1.0 + world.rank()}));
+  for (const Place& place : world.places()) {
+    EXPECT_EQ(place.gbyte_per_s, 3000);
+    EXPECT_EQ(place.check_s, 1 + place.rank);
+  }
   const int last = world.size() - 1;
   try {
     require_sound(world, {world.rank() == last ? "gemm of bf16: 2 of 6 sums are wrong" : "", 3000});
