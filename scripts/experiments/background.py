@@ -12,6 +12,7 @@ from experiments.table import spread
 CHECK = "ranks/check:max"
 KEEPS = ("steps", "info")  # of each row's own file, in a published run
 DECK = ROOT / "input/experiments/background/deck.toml"
+ALONE = True  # of --all: the disk and the host's memory are one machine's
 COLOURS = {"off": ORANGE, "on": BLUE}
 NAMES = {"off": "while training waits", "on": "in the background"}
 

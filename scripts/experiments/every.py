@@ -1,6 +1,7 @@
 """experiment --all: experiments one after another, each by a call of scripts/experiment; then what became of each, and how long it took.
 
-Those of one rank share a machine's GPUs, a lane for each; then come the others, one at a time.
+Those of one rank share a machine's GPUs, a lane for each; then come the others, one at a time, and what needs the whole host: PyTorch
+beside rows that have run, and modules that say ALONE.
 """
 import os
 import queue
@@ -87,25 +88,32 @@ def lacks(folder, run):
     return sorted(set(Results(folder).ranks) - set(Results(run).ranks)) if (folder / STORED).exists() else []
 
 
-def has_one_rank(name):
-    return tomllib.loads((homes()[name] / "deck.toml").read_text())["experiment"].get("ranks", [1]) == [1]
+def may_share(name):
+    ranks = tomllib.loads((homes()[name] / "deck.toml").read_text())["experiment"].get("ranks", [1])
+    return ranks == [1] and not getattr(module_of(name), "ALONE", False)
 
 
 def run_all(script, names, words, place, publishes, with_torch=False, gpus=()):
-    """The exit code of the first that failed for another reason than the machine; prints the table. `gpus`: those to share, by number."""
+    """The exit code of the first that failed for another reason than the machine; prints the table. `gpus`: those to share, as CUDA names them."""
     if with_torch:
         beside.python_with_torch(on_gpu=False)  # refuses now what every experiment would
     calls, found, first = Calls(script, words), {}, time.monotonic()
-    alone = [name for name in names if has_one_rank(name)] if len(gpus) > 1 else []
+    shared, others = queue.Queue(), queue.Queue()
+    for name in names:
+        (shared if len(gpus) > 1 and may_share(name) else others).put(name)
 
     def run(name, gpu=None):
-        start = time.monotonic()
-        torch = ["--torch"] if with_torch and beside.has_peers(module_of(name)) else []
+        start, before = time.monotonic(), found[name][2] if name in found else 0
+        has_peers = with_torch and beside.has_peers(module_of(name))
+        comes_again = has_peers and gpu is not None
         try:
-            outcome = calls.outcome_of(gpu, name, torch, Path(place) / name, publishes)
+            outcome = calls.outcome_of(gpu, name, ["--torch"] if has_peers and not comes_again else [], Path(place) / name, publishes and not comes_again)
         except Exception as fault:  # of this one: the others go on
             outcome = FAULT, f"{type(fault).__name__}: {fault}"
-        found[name] = *outcome, time.monotonic() - start
+        if comes_again and outcome[0] == FINISHED:
+            outcome = FINISHED, f"{outcome[1]}, PyTorch's part not begun"  # until it comes
+            others.put(name)
+        found[name] = *outcome, before + time.monotonic() - start
 
     def run_those(waiting, gpu=None):
         while not calls.came and not any(code == STOPPED for code, *_ in list(found.values())):
@@ -115,10 +123,7 @@ def run_all(script, names, words, place, publishes, with_torch=False, gpus=()):
                 return
 
     with signals_handled(calls.stop):
-        shared, others = queue.Queue(), queue.Queue()
-        for name in names:
-            (shared if name in alone else others).put(name)
-        if alone:
+        if not shared.empty():
             with ThreadPoolExecutor(len(gpus)) as pool:
                 for lane in [pool.submit(run_those, shared, gpu) for gpu in gpus]:
                     lane.result()  # or its exception

@@ -343,6 +343,21 @@ sys.exit(7 if name == "step" else 0)
             spans = sorted(span for name, (own, *span) in ran.items() if own == gpu)
             self.assertTrue(all(before[1] <= after[0] for before, after in zip(spans, spans[1:])), spans)
 
+    def test_all_gives_pytorch_the_whole_host(self):
+        """After ours, which have shared it; and what is to run alone runs alone."""
+        script = self.folder / "script.py"
+        script.write_text("import os, sys\nprint(os.environ.get('CUDA_VISIBLE_DEVICES', 'all'), sys.argv[1], '--torch' in sys.argv, '--publish' in sys.argv)\n")
+        with contextlib.redirect_stdout(io.StringIO()) as printed, mock.patch.object(every, "lacks", lambda *_: []), mock.patch.dict(os.environ), \
+                mock.patch.object(beside, "python_with_torch"):
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            self.assertEqual(every.run_all(script, ["background", "hbm", "step"], [], self.folder, True, True, gpus=["2", "5"]), FINISHED)
+        ran = [line.split() for line in printed.getvalue().splitlines() if line.endswith(("True", "False"))]
+        calls = lambda name: [(gpu if gpu == "all" else "one", torch, publishes) for gpu, each, torch, publishes in ran if each == name]
+        self.assertEqual(calls("hbm"), [("one", "False", "False"), ("one", "False", "True")])
+        self.assertEqual(calls("step"), [("one", "False", "False"), ("all", "True", "False"), ("all", "False", "True")])
+        self.assertEqual(calls("background"), [("all", "False", "False"), ("all", "False", "True")])
+        self.assertRegex(printed.getvalue(), "background +published .*\nhbm +published .*\nstep +published ")
+
     def test_all_publishes_with_the_words_of_the_run(self):
         script = self.folder / "script.py"
         script.write_text("import sys\nprint(*sys.argv[1:])\n")
