@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -68,6 +69,8 @@ class World {
     int exceptions_;
   };
   [[nodiscard]] Watch watch(std::string_view what, double patience = 1) { return Watch(*this, what, patience); }
+  /// Of watches on sequences that the ranks share: one with fewer waits, silently, for the others.
+  double patience_over(std::int64_t sequences) const { return sequences % size_ == 0 ? 1 : kPatience; }
 
   /// Enables watches: from here on, a rank that waits for longer than `limit_s` ends with `exit_code`. 0: disabled. A
   /// single rank is never watched.

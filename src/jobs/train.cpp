@@ -276,7 +276,7 @@ class TrainingRun {
     trace_.record_events(is_recorded && is_profiled_rank());
     if (is_profiled) timer_.start();
     {
-      const auto watch = world_.watch(fmt::format("step {}", step), patience(settings_.train.batch_size));
+      const auto watch = world_.watch(fmt::format("step {}", step), world_.patience_over(settings_.train.batch_size));
       trainer_->start(sampler_->after(sample_, trainer_->started() * settings_.train.batch_size), *sampler_,
                       is_profiled);
     }
@@ -285,9 +285,6 @@ class TrainingRun {
     while (trainer_->started() > (waits ? 0 : 1)) settle(is_profiled);
     has_recorded_memory_ = true;
   }
-
-  /// Of watches on sequences that the ranks share: one with fewer waits, silently, for the others.
-  double patience(std::int64_t sequences) const { return sequences % world_.size() == 0 ? 1 : parallel::kPatience; }
 
   bool is_profiled_rank() const { return std::ranges::count(settings_.trace.profile_ranks, world_.rank()) > 0; }
   bool validates_after(std::int64_t step) const {
@@ -343,14 +340,15 @@ class TrainingRun {
   }
 
   std::pair<train::StepNumbers, double> watched_collect(std::int64_t step) {
-    const auto watch = world_.watch(fmt::format("the end of step {}", step), patience(settings_.train.batch_size));
+    const auto watch =
+        world_.watch(fmt::format("the end of step {}", step), world_.patience_over(settings_.train.batch_size));
     const train::StepNumbers numbers = trainer_->collect();
     const std::int64_t tokens = settings_.train.batch_size * settings_.model.context_length;
     return {numbers, world_.sum({numbers.loss_sum})[0] / static_cast<double>(tokens)};
   }
 
   double validation_loss() {
-    const auto watch = world_.watch("a validation", patience(validation_windows_));
+    const auto watch = world_.watch("a validation", world_.patience_over(validation_windows_));
     const auto mine = trainer_->validate(*sampler_, validation_windows_);
     const std::vector<double> all = world_.sum({mine.loss_sum, mine.tokens});
     return all[0] / all[1];

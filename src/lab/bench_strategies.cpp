@@ -74,7 +74,7 @@ Communication measure_communication(const config::Settings& settings, StepRow& r
   std::vector<StepCommunication> steps;
   std::int64_t sample = 0;
   for (std::int64_t i = 0; i < settings.section<Bench>().repeats; ++i, sample += settings.train.batch_size) {
-    const auto watch = world.watch("a step launched one by one", patience_of(settings, world));
+    const auto watch = world.watch("a step launched one by one", world.patience_over(settings.train.batch_size));
     times.follow(*run.trainer, *run.plan);
     world.barrier();
     events.take_communication();

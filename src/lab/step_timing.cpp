@@ -101,14 +101,10 @@ StepTiming summarize(const std::vector<train::StepNumbers>& steps) {
           .cold_steps = std::ranges::count(steps, true, &Numbers::was_cold)};
 }
 
-double patience_of(const config::Settings& settings, const parallel::World& world) {
-  return settings.train.batch_size % world.size() == 0 ? 1 : parallel::kPatience;
-}
-
 std::vector<train::StepNumbers> run_steps(const config::Settings& settings, train::Steps& trainer,
                                           const data::Sampler& sampler, parallel::World& world, StepOrder order) {
   const Bench& bench = settings.section<Bench>();
-  const double patience = patience_of(settings, world);
+  const double patience = world.patience_over(settings.train.batch_size);
   std::int64_t sample = 0;
   const auto start = [&] {
     const auto watch = world.watch("a step", patience);
@@ -154,7 +150,7 @@ Timing time_forward(const config::Settings& settings, train::Validator& model, c
   const std::int64_t sequences = settings.train.batch_size;
   if (sampler.validation_windows() < sequences) return {};
   const auto pass_s = [&] {
-    const auto watch = world.watch("a forward pass", patience_of(settings, world));
+    const auto watch = world.watch("a forward pass", world.patience_over(settings.train.batch_size));
     world.barrier();
     const double start_s = events::now_s();
     model.validate(sampler, sequences);

@@ -53,9 +53,6 @@ StepTiming summarize(const std::vector<train::StepNumbers>& steps);
 enum class StepOrder { queued, alone };
 constexpr StepOrder kStepOrder = kernels::kIsHost<kernels::Device> ? StepOrder::alone : StepOrder::queued;
 
-/// Of watches on steps: a rank without sequences waits, silently, for those that have some.
-double patience_of(const config::Settings& settings, const parallel::World& world);
-
 /// Runs a warm-up of at least bench.warmup steps and, on every rank, bench.warmup_ms; then bench.repeats more, whose
 /// numbers it returns. No other step runs: without a warm-up the first step counts. When queued, the first counted step
 /// is enqueued behind the last of the warm-up. Collective.
