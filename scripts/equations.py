@@ -369,8 +369,9 @@ def measured_tables(rates):
 
     run = lambda name: Results(homes()[name])
     course = [row for row in run("checkpointing").rows if (row["model.size"], row["model.context_length"]) == ("2.7b", 2048)]
-    N, r, k = block = block_of("memory_2p7b", 2048, "fp32") or (NAN,) * 3
-    taken = {int(row["train.checkpoint_activations"]): (row["planned_mib"], row["peak_mib"]) for row in course} if block[0] == N else {}
+    block = block_of("memory_2p7b", 2048, "fp32")
+    N, r, k = block or (NAN, NAN, NAN)
+    taken = {int(row["train.checkpoint_activations"]): (row["planned_mib"], row["peak_mib"]) for row in course} if block else {}
     flat = [row for row in run("ddp").rows if row.has_run and row.name.startswith("order") and row["parallel.gradient_sync"] == "flat"]
     sharding = run("sharding")
     return {"sent": ("data_parallel_calcs b beside ddp, at the measured W", *sent_table(flat, rates.wire)),

@@ -70,6 +70,11 @@ def gpus():
     return gpus_listed(os.environ.get("CUDA_VISIBLE_DEVICES"), nvidia_smi()) if counted is None else counted
 
 
+def visible_gpus():
+    """The words of CUDA_VISIBLE_DEVICES: indices or identifiers, as the caller chose them; [] for all GPUs."""
+    return [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
+
+
 def gpus_of_driver():
     """None where there is no driver library."""
     try:

@@ -14,7 +14,7 @@ import places  # scripts/, where compare_torch is
 from launching import Refusal, replace_text
 
 ROOT = Path(__file__).resolve().parents[2]
-GPUS = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]  # as the caller chose; empty: all
+GPUS = places.visible_gpus()
 ON_ONE_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": GPUS[0] if GPUS else "0"}  # where both sides run, but for scaling
 
 

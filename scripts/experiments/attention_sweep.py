@@ -32,8 +32,7 @@ def tables(results):
     yield (["format", "D", "T", "forward, ms", "backward, ms", *(title for column in stored for title in (f"PyTorch, {column}, ms: forward", f"PyTorch, {column}: backward")), "kept before backward, MiB", "needed, MiB", "outcome"],
            [[row[DTYPE], row[D], row[T], row["forward_ms"], row["backward_ms"], *(beside.ms(results, row, column, name) for column in stored for name in passes),
              row["memory_mib"], row["peak_mib"], row.outcome] for row in variation(results, "course")])
-    rows, kernels = [], compared(results)
-    every = beside.columns(results)
+    rows, kernels, every = [], compared(results), beside.columns(results)
     for row in kernels:
         base = results.one(kernels, implementation="standard", dtype=row[DTYPE], bench__head_width=row[D], bench__length=row[T])
         rows.append([name_of(row), row[DTYPE], row[D], row[T], row["forward_ms"], row["backward_ms"], row["both_ms"],

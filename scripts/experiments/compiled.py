@@ -47,7 +47,7 @@ def tables(results):
     def both(name, pair):
         return [spread(row[f"{name}_ms"], row[f"{name}_std_ms"]) for row in pair] + [pair[0][f"{name}_ms"] / pair[1][f"{name}_ms"]]
 
-    columns = beside.columns(results, "stored scores", "compiled", "fused")
+    columns = beside.columns(results)
     theirs = [title for column in columns for title in (f"PyTorch, {column}, ms: forward", "and backward")]
     peers = lambda row: [beside.ms(results, row, column, name) for column in columns for name in ("forward", "both")]
     yield (["format", "D", "T", "forward: standard, ms", "fused, ms", "speed-up", "and backward: standard, ms", "fused, ms", "speed-up", "fused engine", *theirs,

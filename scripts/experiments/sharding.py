@@ -45,7 +45,7 @@ def page_tables(results):
 
 def measured(results):
     yield by_category(results)
-    if kept := rows_of_blocks(results):
+    if kept := rows_of_blocks(results.rows):
         yield by_block(kept)
 
 
@@ -91,13 +91,13 @@ class Blocks:
         return sum(start - before for before, (each, _, start, _) in zip(ends, self.passes) if each == name)
 
 
-def rows_of_blocks(results):
-    """The rows of ZeRO-3 whose own file is kept, and has the passes by unit."""
+def rows_of_blocks(rows):
+    """Those of ZeRO-3 whose own file is kept, and has the passes by unit."""
     def has_units(row):
         with row.file() as file:
             return "timeline" in file and "unit" in plotting.columns(file["timeline"])["lane"]
 
-    return [row for row in results.rows if row[KEY] == "parameters" and row.has_file and has_units(row)]
+    return [row for row in rows if row[KEY] == "parameters" and row.has_file and has_units(row)]
 
 
 def by_block(rows):
@@ -123,11 +123,10 @@ def draw(results):
     """Memory and time, a line of panels for each number of ranks and two of them for each size; below, of the most ranks of which the row's file
     is kept, steps of ZeRO-3 by block."""
     groups = {}
-    others = [row for row in results.rows if not row.name.startswith("course")]  # the table has these, too
-    is_drawn = lambda row: row in others or not others
-    for row in filter(is_drawn, results.rows):
+    drawn = [row for row in results.rows if not row.name.startswith("course")] or results.rows  # the table has those, too
+    for row in drawn:
         groups.setdefault((row.ranks, size_of(row)), []).append(row)
-    kept = list(filter(is_drawn, rows_of_blocks(results)))
+    kept = rows_of_blocks(drawn)
     kept = [row for row in kept if row.ranks == max(each.ranks for each in kept)]
     heights = [1.2 + 0.075 * len(Blocks(row).units) for row in kept]
     above, across = 3.2 * len(results.ranks), 2 * len(groups) // len(results.ranks)

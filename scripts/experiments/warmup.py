@@ -11,7 +11,7 @@ PARTS = {"forward": ("forward pass", SKY), "forward_backward": ("forward + backw
 
 
 def step_of(row):
-    return "graph" if row.get("train.graph") == "true" else "launches"
+    return "graph" if row["train.graph"] == "true" else "launches"
 
 
 def tables(results):

@@ -272,7 +272,7 @@ class Experiments(RunTest):
             self.assertEqual(largest.split(".")[-1], "gate_up")
 
     def test_a_step_of_sharded_weights_is_told_by_block(self):
-        row, = sharding.rows_of_blocks(Results(self.quick("sharding")[1]))
+        row, = sharding.rows_of_blocks(Results(self.quick("sharding")[1]).rows)
         blocks = sharding.Blocks(row)
         self.assertEqual(blocks.units, ["embedding", *(f"block.{i:02d}" for i in range(8)), "head"])
         self.assertEqual({name for name, *_ in blocks.passes}, {"forward", "backward"})
