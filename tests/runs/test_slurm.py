@@ -94,11 +94,17 @@ class Cluster(RunTest):
 
 
 class ByTheCluster(Cluster):
-    """What ends jobs whose runs could go on for ever; see the drills, of which these are three."""
+    """What ends jobs whose runs could go on for ever: a sample of the drills."""
 
     def drill(self, kind):
         self.folder.chmod(0o755)
-        drills.Drill(lab, self.folder, kind, 1, 1).run()
+        drill = drills.Drill(lab, self.folder, kind, 1, 1)
+        drill.run()
+        return drill
+
+    def test_a_killed_rank_and_the_chains_next_job_give_the_same_bits(self):
+        drill = self.drill("rank")
+        drills.require_same(drill, drills.undisturbed(lab, self.folder, drill.steps))
 
     def test_a_time_limit_with_a_signal_requeues(self):
         self.drill("limit")
@@ -159,7 +165,7 @@ class Series(Cluster):
             return answer.stdout.strip()
 
         jobs = {"scaling": script("scaling", SOURCE / "input/scaling/tiny.toml", "--ranks", "1,2,4", "bench.repeats=3"),
-                "experiment": script("experiment", "sharding", "--quick", "--ranks", "4", 'experiment.only=["custom_none", "custom_parameters"]')}
+                "experiment": script("experiment", "sharding", "--quick", "--ranks", "4", 'experiment.only=["stage_custom_none", "stage_custom_parameters"]')}
         said = {}
         for name, job in jobs.items():
             self.until_state(job, "COMPLETED", "FAILED", name="runs")
