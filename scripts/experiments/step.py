@@ -1,4 +1,6 @@
 """Times of forward, forward and backward, and the step, by size and number format."""
+import math
+
 import matplotlib.pyplot as plt
 import numpy as np
 import plotting
@@ -20,7 +22,9 @@ def tables(results):
     for row in results.rows:
         parts = parts_of(row)
         forward, both, step = (spread(row[f"{part}_mean_ms"], row[f"{part}_std_ms"]) for part in PARTS)
-        rows.append([size_of(row), row["precision.compute"], 1e-6 * row["parameters"], forward, parts["backward"], parts["optimizer"], both, step,
+        backward = spread(parts["backward"], math.hypot(row["forward_std_ms"], row["forward_backward_std_ms"]))  # a difference of passes that ran apart
+        optimizer = spread(parts["optimizer"], row.get("optimizer_std_ms", math.nan))
+        rows.append([size_of(row), row["precision.compute"], 1e-6 * row["parameters"], forward, backward, optimizer, both, step,
                      row["tokens_per_s"], 100 * row["mfu"], row.outcome if has_steps(row) else f"{row.outcome}, forward alone"])
     return [(columns, rows), *beside.step_tables(results)]
 

@@ -105,6 +105,8 @@ BenchRow measure(const Context& context, StepRow& run) {
           T::ms_detail("forward_backward_std_ms", steps.forward_backward.std_s),
           T::ms("exposed_ms", steps.exposed.median_s),
           T::ms("optimizer_ms", steps.optimizer.median_s),
+          T::ms_detail("optimizer_mean_ms", steps.optimizer.mean_s),
+          T::ms_detail("optimizer_std_ms", steps.optimizer.std_s),
           T::ms_detail("device_ms", steps.device.median_s),
           T::ms("step_ms", step_s),
           T::ms_detail("step_mean_ms", steps.step.mean_s),
