@@ -16,7 +16,8 @@
 ///
 /// Source     least-significant-digit radix sort: Knuth, The Art of Computer Programming 3, 5.2.5.
 /// Numerics   forward copies; backward sums in Accum<Scalar>.
-/// Error      forward none; backward E<Real>(N) times the largest gradient (kernels/core/scalar.hpp), plus a rounding.
+/// Error      forward none; backward E<Real>(N) times the largest entry of d_weight (kernels/core/scalar.hpp), plus a
+///            rounding.
 /// Order      fixed for given tokens: bitwise repeatable. Only integers are added atomically.
 /// Memory     pad: level 0, int (kParts + 1)*kDigits + kParts*kVectorLanes. From the caller: `order` and `partial`.
 /// Cost       moves 2*N*C elements forward; backward N*C Scalar, at most 2*N*C Accum<Scalar> and some integers.

@@ -33,10 +33,8 @@ void Rope<Exec, Scalar>::launch(const Exec& exec) const {
   TESSERA_REQUIRE(first_position >= 0 && first_position + T <= table.extent_int(0),
                   "rope: the table must reach the last position", first_position, T, table.extent(0));
   if (B == 0 || T == 0 || D == 0) return;
-  constexpr int kWidth = kPacketWidth<Exec, Scalar>;
   const char* label = direction == RopeDirection::forward ? "tessera::rope::forward" : "tessera::rope::backward";
-  const bool fits = D % kWidth == 0 && x.stride(0) % kWidth == 0 && x.stride(1) % kWidth == 0 &&
-                    x.stride(2) % kWidth == 0 && packets_fit(kWidth, D, x.data(), table.data());
+  const bool fits = rows_fit_packets(x) && packets_fit(1, 1, table.data());
   in_packets<Exec, Scalar>(fits, [&]<int kAtOnce>(InPackets<kAtOnce>) {
     using Policy = Kokkos::TeamPolicy<Exec, InPackets<kAtOnce>>;
     const int lanes = lanes_for(std::int64_t{x.extent_int(1)} * D / (kAtOnce > 1 ? kAtOnce : 2));

@@ -162,16 +162,11 @@ std::int64_t attention_workspace_bytes(const AttentionChoice& choice, Dtype dtyp
 }
 
 std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype, int Tk, int D, const Target& target) {
-  if (choice.kind == AttentionKind::standard) return 0;
-  const std::int64_t forward = target.is_host ? attention_pad_bytes(choice, dtype, D, target) : 0;
-  switch (choice.backward) {
-    case Engine::portable:
-      return std::max(forward, dtype == Dtype::fp64 ? flash2_backward_scratch_bytes<double>(target, Tk, D)
-                                                    : flash2_backward_scratch_bytes<float>(target, Tk, D));
-    case Engine::mma:
-    case Engine::wgmma: break;
-  }
-  return forward;
+  if (choice.kind == AttentionKind::standard || !target.is_host) return 0;
+  const std::int64_t backward = dtype == Dtype::fp64 ? flash2_backward_scratch_bytes<double>(target, Tk, D)
+                                                     : flash2_backward_scratch_bytes<float>(target, Tk, D);
+  const int threads = kIsHost<Device> ? Device().concurrency() : 1;  // Kokkos allocates for each of its own
+  return threads * std::max(attention_pad_bytes(choice, dtype, D, target), backward);
 }
 
 AttentionChoice fastest_attention(Dtype dtype, int D, bool deterministic, const Target& target) {

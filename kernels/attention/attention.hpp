@@ -47,8 +47,8 @@ std::int64_t attention_forward_workspace_bytes(const AttentionChoice& choice, Dt
 std::int64_t attention_workspace_bytes(const AttentionChoice& choice, Dtype dtype, int B, int H, int Tq, int D,
                                        const Target& target = kHere);
 
-/// Bytes of scratch in memory that Kokkos allocates for tensors of `dtype`, beside the workspaces: for backward, or on
-/// hosts, where pads are memory, for the forward pass if its pads are larger.
+/// Bytes of scratch that Kokkos allocates on a host, where pads are memory, for tensors of `dtype`: for each of its
+/// threads the larger of both passes' pads. 0 on GPUs, whose pads are on chip.
 std::int64_t attention_scratch_bytes(const AttentionChoice& choice, Dtype dtype, int Tk, int D,
                                      const Target& target = kHere);
 

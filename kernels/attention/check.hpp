@@ -80,12 +80,16 @@ void require_workspace(const char* rule, const Bytes& workspace, std::int64_t ne
                   needed, beyond);
 }
 
+/// With it all sizes of pads fit an int.
+inline constexpr int kMaxTile = 4096;
+
 /// Tiles that a caller chose, and the scratch that a team needs for them.
 inline void require_tiles(const char* kernel, int query_tile, int key_tile, std::int64_t pad_bytes,
                           const Target& target) {
   const auto name = [&](const char* rule) { return std::string(kernel) + rule; };
-  if (query_tile < 16 || query_tile % 16 != 0 || key_tile < 16 || key_tile % 16 != 0) {
-    TESSERA_REQUIRE(false, name(": tiles must be multiples of 16").c_str(), query_tile, key_tile);
+  const auto fits = [](int tile) { return tile >= 16 && tile <= kMaxTile && tile % 16 == 0; };
+  if (!fits(query_tile) || !fits(key_tile)) {
+    TESSERA_REQUIRE(false, name(": tiles must be multiples of 16 up to 4096").c_str(), query_tile, key_tile);
   }
   const std::int64_t limit = scratch_limit(target);
   if (pad_bytes > limit) {

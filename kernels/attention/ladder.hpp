@@ -17,32 +17,6 @@
 
 namespace tessera::kernels::ladder {
 
-/// Whether rows of D elements start and end at multiples of 16 bytes, as step 2 needs; other rows go by elements.
-template <class Heads>
-bool rows_fit_packets(const Heads& heads) {
-  constexpr std::size_t kElements = kPacketBytes / sizeof(typename Heads::non_const_value_type);
-  return reinterpret_cast<std::uintptr_t>(heads.data()) % kPacketBytes == 0 && heads.extent(3) % kElements == 0 &&
-         heads.stride(0) % kElements == 0 && heads.stride(1) % kElements == 0 && heads.stride(2) % kElements == 0;
-}
-
-/// 16 bytes of neighbouring elements, aligned to 16. A host copies them as bytes: there a packet of 16-bit numbers is
-/// an array of words, which by the aliasing rules may not be used to access the numbers.
-template <class Scalar>
-using WidePacket = Packet<Scalar, kPacketBytes / static_cast<int>(sizeof(Scalar))>;
-
-template <class Scalar>
-KOKKOS_FORCEINLINE_FUNCTION WidePacket<Scalar> load_packet(const Scalar* from) {
-  TESSERA_ON_DEVICE(return *reinterpret_cast<const WidePacket<Scalar>*>(from);)
-  WidePacket<Scalar> packet;
-  __builtin_memcpy(static_cast<void*>(&packet), from, kPacketBytes);
-  return packet;
-}
-template <class Scalar>
-KOKKOS_FORCEINLINE_FUNCTION void store_packet(Scalar* to, const WidePacket<Scalar>& packet) {
-  TESSERA_ON_DEVICE(*reinterpret_cast<WidePacket<Scalar>*>(to) = packet; return;)
-  __builtin_memcpy(static_cast<void*>(to), &packet, kPacketBytes);
-}
-
 template <class Scalar, int kSteps>
 struct Steps {
   using Real = Accum<Scalar>;
@@ -57,14 +31,14 @@ struct Steps {
                                                 int D, int width, [[maybe_unused]] bool fits_packets,
                                                 std::remove_const_t<Element>* pad, int pitch) {
     if constexpr (kSteps >= kWideCopies) {
-      constexpr int kPacket = kPacketBytes / static_cast<int>(sizeof(Element));
+      constexpr int kPacket = kPacketElements<Element>;
       if (fits_packets) {
         const int packets = ceil_div(width, kPacket);
         Kokkos::parallel_for(Kokkos::TeamVectorRange(team, count * packets), [&](int i) {
           const int n = i / packets, d = i % packets * kPacket;
-          WidePacket<Element> packet{};
-          if (d < D) packet = load_packet(rows + n * row_stride + d);
-          store_packet(pad + n * pitch + d, packet);
+          Packet<std::remove_const_t<Element>, kPacket> packet{};
+          if (d < D) packet = load<kPacket>(rows + n * row_stride + d);
+          store(pad + n * pitch + d, packet);
         });
         return;
       }
@@ -81,20 +55,20 @@ struct Steps {
                                                 [[maybe_unused]] bool fits_packets, Element* rows, long row_stride,
                                                 const Factor& factor) {
     if constexpr (kSteps >= kWideCopies) {
-      constexpr int kPacket = kPacketBytes / static_cast<int>(sizeof(Element));
-      constexpr int kReals = kPacketBytes / static_cast<int>(sizeof(Real));
+      constexpr int kPacket = kPacketElements<Element>;
+      constexpr int kReals = kPacketElements<Real>;
       if (fits_packets) {
         const int packets = D / kPacket;
         Kokkos::parallel_for(Kokkos::TeamVectorRange(team, count * packets), [&](int i) {
           const int n = i / packets, d = i % packets * kPacket;
-          WidePacket<Element> packet{};
+          Packet<std::remove_const_t<Element>, kPacket> packet{};
           TESSERA_UNROLL
           for (int first = 0; first < kPacket; first += kReals) {
-            const WidePacket<Real> reals = load_packet(from + n * pitch + d + first);
+            const auto reals = load<kReals>(from + n * pitch + d + first);
             TESSERA_UNROLL
             for (int r = 0; r < kReals; ++r) packet.set(first + r, factor(n) * reals[r]);
           }
-          store_packet(rows + n * row_stride + d, packet);
+          store(rows + n * row_stride + d, packet);
         });
         return;
       }
@@ -141,7 +115,7 @@ struct Steps {
             Kokkos::ThreadVectorRange(team, end), [&](int j, Real& most) { most = larger(most, row[j]); },
             Kokkos::Max<Real>(largest));
         const Real top = end > 0 ? larger(top_before(i), largest) : top_before(i);
-        const Real bound = top == Real(-HUGE_VAL) ? Real(0) : top;  // nothing seen yet: every exponential is 0
+        const Real bound = finite_top(top);
         Kokkos::parallel_reduce(
             Kokkos::ThreadVectorRange(team, keys),
             [&](int j, Real& total) {
@@ -157,7 +131,7 @@ struct Steps {
         const int end = seen(i);
         Real top = top_before(i), sum = 0;
         for (int j = 0; j < end; ++j) top = larger(top, row[j]);
-        const Real bound = top == Real(-HUGE_VAL) ? Real(0) : top;
+        const Real bound = finite_top(top);
         for (int j = 0; j < keys; ++j) {
           row[j] = j < end ? fast_exp(row[j] - bound) : Real(0);
           sum += row[j];
@@ -204,10 +178,10 @@ struct Steps {
   static KOKKOS_FORCEINLINE_FUNCTION Real dot(const Scalar* a, const Scalar* b, const Pads& at) {
     Real sum = 0;
     if constexpr (kSteps >= kWideProducts) {
-      constexpr int kPacket = kPacketBytes / static_cast<int>(sizeof(Scalar));
+      constexpr int kPacket = kPacketElements<Scalar>;
       Real sums[kPacket] = {};  // one for each place in a packet: independent of each other
       for (int d = 0; d < at.depth(); d += kPacket) {
-        const auto a_packet = load_packet(a + d), b_packet = load_packet(b + d);
+        const auto a_packet = load<kPacket>(a + d), b_packet = load<kPacket>(b + d);
         TESSERA_UNROLL
         for (int i = 0; i < kPacket; ++i) sums[i] += a_packet[i] * b_packet[i];
       }

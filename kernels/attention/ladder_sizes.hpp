@@ -23,6 +23,7 @@
 #include <cstdint>
 
 #include "kernels/core/dtype.hpp"
+#include "kernels/core/packet.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/target.hpp"
 
@@ -30,7 +31,6 @@ namespace tessera::kernels::ladder {
 
 inline constexpr int kAlignedPads = 1, kWideCopies = 2, kWideProducts = 3, kTeamReductions = 4, kTensorCores = 5;
 
-inline constexpr int kPacketBytes = 16;
 inline constexpr int kFlash1Steps = 5;      // the most that FlashAttention-1 takes
 inline constexpr int kFlash2Steps = 5;      // and FlashAttention-2
 inline constexpr int kFlash2LaneSteps = 3;  // of them with lanes that share a thread's tiles, as on hosts, too

@@ -3,12 +3,13 @@
 /// An implementation's struct holds one of these and its own operands. flash2/forward.hpp and flash2/backward.hpp have
 /// the formulas. Where an implementation's contract does not say otherwise:
 ///
-/// Error      of each result: eps<Scalar> + 8 eps<Accum>, relative, plus as much times its largest entry.
+/// Error      for v and d_out up to 1, and S the largest scale |q_i| |k_j|: b = eps<Scalar> + (8 + S) eps<Accum>, plus
+///            b times the largest entry of each result. It does not grow with Tk.
 /// Order      fixed for given shapes and tiles: bitwise repeatable. No atomics.
 /// Cost       forward 4*B*H*Tq*Tk*D flop, backward 10*B*H*Tq*Tk*D; about half when causal, since tiles wholly above the
 ///            diagonal are skipped.
 /// Edges      any Tq, Tk >= 0. A query that sees no key gets out 0, lse -inf and d_q 0; a key that no query sees gets
-///            d_k = d_v = 0.
+///            d_k = d_v = 0. Every entry must be finite: a NaN of a key reaches queries that do not see it.
 /// Async      returns after enqueue on `exec`; never fences. Kernels on tensor cores allocate nothing and can be
 ///            captured in a graph.
 /// Throws     std::invalid_argument when shapes disagree, the last stride is not 1, or D is not in 1..kMaxHead.

@@ -73,10 +73,12 @@ inline constexpr Gpu kGpus[] = {
 };
 
 /// The GPU of a driver's name ("NVIDIA H100 80GB HBM3") or of a `name` above; null: none of these, a part of one ("...
-/// MIG 1g.10gb"), or another with the same chip ("NVIDIA GH200 480GB", "NVIDIA H100 NVL").
+/// MIG 1g.10gb"), or another with the same chip ("NVIDIA GH200 480GB", "NVIDIA H100 NVL", "NVIDIA A100-SXM4-40GB").
 constexpr const Gpu* find_gpu(std::string_view model) {
   constexpr auto kNone = std::string_view::npos;
-  if (model.find(" MIG ") != kNone || model.find(" NVL") != kNone) return nullptr;
+  for (const std::string_view other : {" MIG ", " NVL", "-40GB"}) {
+    if (model.find(other) != kNone) return nullptr;
+  }
   for (const Gpu& gpu : kGpus) {
     const std::size_t at = model.find(gpu.name);
     if (at != kNone && (at == 0 || model[at - 1] == ' ')) return &gpu;

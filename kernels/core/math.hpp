@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <type_traits>
 
 #include "kernels/core/compat.hpp"
@@ -11,7 +12,11 @@
 
 namespace tessera::kernels {
 
-inline constexpr float kLog2e = 1.4426950408889634f;  // 1 / ln 2: e^x is 2 to the power of kLog2e x
+/// 1 / ln 2 and ln 2: e^x is 2 to the power of kLog2e x.
+template <class Real = float>
+inline constexpr Real kLog2e = std::numbers::log2e_v<Real>;
+template <class Real = float>
+inline constexpr Real kLn2 = std::numbers::ln2_v<Real>;
 
 /// e^x. For float within 1.1 ulp of the exact value (measured over [-80, 80]; on a GPU 2 ulp); results below 1.65e-38
 /// become 0, e^-inf = 0, results above the largest float become inf, NaN stays NaN. For double the library function.
@@ -29,7 +34,7 @@ KOKKOS_FORCEINLINE_FUNCTION Real fast_exp(Real x) {
     // the compiler branch around the polynomial, and a loop with a branch does not vectorise.
     constexpr float kGivesZero = -87.5f, kGivesInfinity = 89.0f;
     const float clamped = x < kGivesZero ? kGivesZero : (x > kGivesInfinity ? kGivesInfinity : x);
-    const float rounded = clamped * kLog2e + 126.5f;                       // positive, or NaN
+    const float rounded = clamped * kLog2e<> + 126.5f;                     // positive, or NaN
     const int biased = static_cast<int>(rounded > 0.0f ? rounded : 0.0f);  // truncation rounds n
     const float n = static_cast<float>(biased) - 126.0f;
     float r = __builtin_fmaf(n, -0.693359375f, clamped);
@@ -52,11 +57,18 @@ KOKKOS_FORCEINLINE_FUNCTION Real exp2(Real x) {
   return std::exp2(x);
 }
 
-/// The larger of two numbers; a NaN loses.
+/// The larger of two numbers; a NaN in b loses, on GPUs one in a, too.
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION Real larger(Real a, Real b) {
   TESSERA_ON_DEVICE(return Kokkos::fmax(a, b);)  // one instruction
   return b > a ? b : a;
+}
+
+/// What an online softmax subtracts from scores: their maximum, or 0 where none was seen (the maximum is -inf), so that
+/// every exponential is 0.
+template <class Real>
+KOKKOS_FORCEINLINE_FUNCTION Real finite_top(Real top) {
+  return top == Real(-HUGE_VAL) ? Real(0) : top;
 }
 
 }  // namespace tessera::kernels

@@ -9,8 +9,9 @@
 ///     store(y_row + p * kWidth, x_p);
 ///   });
 ///
-/// Packets need addresses and row lengths that are multiples of their size. Kernels check (`packets_fit`) and otherwise
-/// use packets of one element: right for any shape, slower on a GPU.
+/// Packets need addresses and row lengths that are multiples of their size. Kernels check (`packets_fit`, or
+/// `rows_fit_packets` for strided tensors) and otherwise use packets of one element: right for any shape, slower on a
+/// GPU.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -23,12 +24,16 @@
 
 namespace tessera::kernels {
 
-/// Elements of Scalar in a packet.
+inline constexpr int kPacketBytes = 16;
+
+/// Elements of Scalar in 16 bytes, and in a packet of Exec.
+template <class Scalar>
+inline constexpr int kPacketElements = kPacketBytes / static_cast<int>(sizeof(Scalar));
 template <class Exec, class Scalar>
-inline constexpr int kPacketWidth = kIsHost<Exec> ? 1 : 16 / static_cast<int>(sizeof(Scalar));
+inline constexpr int kPacketWidth = kIsHost<Exec> ? 1 : kPacketElements<Scalar>;
 
 template <class Scalar, int kWidth>
-struct alignas(kWidth * sizeof(Scalar) < 16 ? kWidth * sizeof(Scalar) : 16) Packet {
+struct alignas(kWidth * sizeof(Scalar) < kPacketBytes ? kWidth * sizeof(Scalar) : kPacketBytes) Packet {
   using Real = Accum<Scalar>;
   static constexpr bool kInWords = sizeof(Scalar) == 2 && kWidth % 2 == 0;  // else each 16-bit number takes a register
 
@@ -60,20 +65,50 @@ KOKKOS_FORCEINLINE_FUNCTION void set_stored(Packet<Scalar, kWidth>& packet, int 
   }
 }
 
+/// A host copies packets as bytes: there one of 16-bit numbers is an array of words, which by the aliasing rules may
+/// not be used to access the numbers.
 template <int kWidth, class Scalar>
 KOKKOS_FORCEINLINE_FUNCTION Packet<std::remove_const_t<Scalar>, kWidth> load(Scalar* from) {
-  return *reinterpret_cast<const Packet<std::remove_const_t<Scalar>, kWidth>*>(from);
+  using Loaded = Packet<std::remove_const_t<Scalar>, kWidth>;
+  TESSERA_ON_DEVICE(return *reinterpret_cast<const Loaded*>(from);)
+  Loaded packet;
+  __builtin_memcpy(static_cast<void*>(&packet), from, sizeof(Loaded));
+  return packet;
 }
 
 template <class Scalar, int kWidth>
 KOKKOS_FORCEINLINE_FUNCTION void store(Scalar* to, const Packet<Scalar, kWidth>& packet) {
-  *reinterpret_cast<Packet<Scalar, kWidth>*>(to) = packet;
+  using Stored = Packet<Scalar, kWidth>;
+  TESSERA_ON_DEVICE(*reinterpret_cast<Stored*>(to) = packet; return;)
+  __builtin_memcpy(static_cast<void*>(to), &packet, sizeof(Stored));
 }
 
 /// Whether tensors of contiguous rows of `columns` elements can be processed in packets of `width`.
 template <class... Scalars>
 bool packets_fit(int width, std::int64_t columns, const Scalars*... tensors) {
-  return columns % width == 0 && (... && (reinterpret_cast<std::uintptr_t>(tensors) % 16 == 0));
+  return columns % width == 0 && (... && (reinterpret_cast<std::uintptr_t>(tensors) % kPacketBytes == 0));
+}
+
+/// Whether every row of this strided tensor [..., columns] starts at a multiple of 16 bytes. The stride of an axis of
+/// one element is never used.
+template <class Tensor>
+bool rows_start_at_packets(const Tensor& tensor) {
+  constexpr int kElements = kPacketElements<typename Tensor::non_const_value_type>, kAxes = Tensor::rank;
+  for (int axis = 0; axis + 1 < kAxes; ++axis) {
+    if (tensor.extent(axis) > 1 && tensor.stride(axis) % kElements != 0) return false;
+  }
+  return reinterpret_cast<std::uintptr_t>(tensor.data()) % kPacketBytes == 0;
+}
+
+/// Whether the rows of these tensors also end there.
+template <class... Tensors>
+bool rows_fit_packets(const Tensors&... tensors) {
+  const auto fit = [](const auto& tensor) {
+    using Tensor = std::decay_t<decltype(tensor)>;
+    constexpr int kElements = kPacketElements<typename Tensor::non_const_value_type>, kAxes = Tensor::rank;
+    return tensor.extent(kAxes - 1) % kElements == 0 && rows_start_at_packets(tensor);
+  };
+  return (... && fit(tensors));
 }
 
 /// Work tag that makes the width part of the kernel's type.

@@ -24,16 +24,12 @@
 
 namespace tessera::kernels {
 
-/// Numbers in 16 bytes.
-template <class Real>
-inline constexpr int kPackOf = 16 / static_cast<int>(sizeof(Real));
-
 template <class Real, int kDownThreads, int kAcrossThreads, int kRowsPerThread>
 struct ThreadTiles {
   static constexpr int kDown = kDownThreads, kAcross = kAcrossThreads, kRows = kRowsPerThread;
   static constexpr int kThreads = kDown * kAcross;
   static constexpr int kTileRows = kDown * kRows;
-  static constexpr int kPack = kPackOf<Real>;
+  static constexpr int kPack = kPacketElements<Real>;
   static constexpr int kDepth = 4 * kPack;  // numbers that multiply_rows takes at once, at most
   using Pack = Packet<Real, kPack>;
 

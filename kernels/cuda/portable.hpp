@@ -59,7 +59,7 @@ struct ShiftedExp {
 
   KOKKOS_FORCEINLINE_FUNCTION Real operator()(Real x) const {
     if constexpr (sizeof(Scalar) == 2) {
-      TESSERA_ON_CUDA(return cuda::exp2_approx((x - offset) * kLog2e);)
+      TESSERA_ON_CUDA(return cuda::exp2_approx((x - offset) * kLog2e<>);)
     }
     return fast_exp(x - offset);
   }

@@ -9,6 +9,7 @@
 
 #include <cuda.h>
 
+#include "kernels/core/packet.hpp"
 #include "kernels/core/require.hpp"
 #include "kernels/core/tensor.hpp"
 #include "kernels/cuda/check.hpp"
@@ -28,11 +29,7 @@ struct HeadPanels {
 /// Whether the copy engine can read or write this tensor: rows must be aligned to 16 bytes.
 template <class Tensor>
 bool is_copyable(const Tensor& heads) {
-  const auto is_aligned = [](std::size_t elements) { return elements * 2 % 16 == 0; };
-  const auto matters = [&](int axis) { return heads.extent(axis) > 1; };
-  return reinterpret_cast<std::uintptr_t>(heads.data()) % 16 == 0 && heads.stride(3) == 1 &&
-         (!matters(0) || is_aligned(heads.stride(0))) && (!matters(1) || is_aligned(heads.stride(1))) &&
-         (!matters(2) || is_aligned(heads.stride(2)));
+  return rows_start_at_packets(heads) && heads.stride(3) == 1;
 }
 
 /// Describes the tiles of `rows` tokens (at most 256) of a [B,H,T,D] tensor with at least one element, for

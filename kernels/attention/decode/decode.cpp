@@ -17,12 +17,6 @@ namespace {
 
 constexpr const char* kLabel = "tessera::attention::decode";
 
-/// Subtracted from every score: the maximum, or 0 where nothing was seen, so that every exponential is 0.
-template <class Real>
-KOKKOS_INLINE_FUNCTION Real finite_top(Real top) {
-  return top == -HUGE_VAL ? Real(0) : top;
-}
-
 }  // namespace
 
 int decode_parts(const Target& target, std::int64_t heads, std::int64_t capacity) {
@@ -72,12 +66,7 @@ void DecodeAttention<Exec, Scalar>::launch(const Exec& exec) const {
                          *this);
   } else {
     constexpr int kWidest = kPacketWidth<Exec, Scalar>;
-    const auto in_packets = [&](const auto& heads) {
-      return heads.stride(0) % kWidest == 0 && heads.stride(1) % kWidest == 0 && heads.stride(2) % kWidest == 0;
-    };
-    const bool fits =
-        packets_fit(kWidest, D, q.data(), k.data(), v.data()) && in_packets(q) && in_packets(k) && in_packets(v);
-    if (!fits) return launch_groups<1, 32, kMaxHead / 32>(exec);
+    if (!rows_fit_packets(q, k, v)) return launch_groups<1, 32, kMaxHead / 32>(exec);
     const int packets = D / kWidest;
     if (packets <= 4) return launch_groups<kWidest, 4, 1>(exec);
     if (packets <= 8) return launch_groups<kWidest, 8, 1>(exec);

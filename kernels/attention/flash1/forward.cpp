@@ -33,8 +33,7 @@ void Flash1Forward<Exec, Scalar, kSteps>::launch(const Exec& exec) const {
     rows += kernel.running_out.size();
   }
   kernel.running_sum = HeadRows<Real, Exec>(rows, B, H, Tq);
-  kernel.fits_packets = ladder::rows_fit_packets(q) && ladder::rows_fit_packets(k) && ladder::rows_fit_packets(v) &&
-                        ladder::rows_fit_packets(out) && ladder::rows_fit_packets(kernel.running_out);
+  kernel.fits_packets = rows_fit_packets(q, k, v, out, kernel.running_out);
   allow_large_scratch<Flash1Forward, Policy>();
   Kokkos::parallel_for("tessera::attention::flash1::forward",
                        team_policy<Policy>(exec, B * H)
@@ -51,7 +50,7 @@ KOKKOS_FUNCTION void Flash1Forward<Exec, Scalar, kSteps>::operator()(const Membe
   const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
 
   const ladder::Pads at = Steps::pads(query_tile, key_tile, D);
-  Real* scores = static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(at.bytes(), ladder::kPacketBytes));
+  Real* scores = static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(at.bytes(), kPacketBytes));
   Real* out = scores + at.out();                               // [query_tile, D]
   Real* keep = scores + at.rows();                             // [query_tile]     factor of the output so far
   Real* add = keep + query_tile;                               // [query_tile]     factor of this tile's values
@@ -100,7 +99,7 @@ KOKKOS_FUNCTION void Flash1Forward<Exec, Scalar, kSteps>::operator()(const Membe
       const auto update = [&](int i, Real tile_top, Real tile_sum) {
         const Real top = task.lse(b, h, first + i), sum = running_sum(b, h, first + i);
         const Real new_top = larger(top, tile_top);
-        const Real bound = new_top == Real(-HUGE_VAL) ? Real(0) : new_top;  // no key seen yet: both factors are 0
+        const Real bound = finite_top(new_top);
         const Real old_sum = fast_exp(top - bound) * sum, factor = fast_exp(tile_top - bound);
         const Real new_sum = old_sum + factor * tile_sum;
         keep[i] = new_sum == 0 ? Real(0) : old_sum / new_sum;

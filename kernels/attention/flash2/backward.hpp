@@ -35,8 +35,7 @@ constexpr std::size_t flash2_backward_pad_reals(int tile, int width, int D) {
 /// Queries, and keys, of a tile of Flash2Backward.
 inline constexpr int kFlash2BackwardTile = 64;
 
-/// Bytes that Kokkos allocates for its scratch: a host runs one team at a time, with both levels in memory. A GPU has
-/// the pads of register_backward.hpp on chip.
+/// Bytes of a team's scratch on a host, both levels. A GPU has the pads of register_backward.hpp on chip.
 template <class Real>
 constexpr std::int64_t flash2_backward_scratch_bytes(const Target& target, std::int64_t Tk, int D) {
   if (!target.is_host) return 0;

@@ -88,7 +88,7 @@ KOKKOS_INLINE_FUNCTION void Flash2Forward<Exec, Scalar, Tiles>::run(const Member
     const bool on_diagonal = task.causal && first_key + keys - 1 > first_query + diagonal;
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, lanes / kLanes), [&](int block) {
       const int lane = block * kLanes;
-      Real new_top[kLanes], safe_top[kLanes], new_sum[kLanes];
+      Real new_top[kLanes], safe_top[kLanes], tile_sum[kLanes] = {};
       for (int i = 0; i < kLanes; ++i) new_top[i] = top[lane + i];
       for (int j = 0; j < keys; ++j) {
         Real* score = p_t + j * lanes + lane;
@@ -99,20 +99,19 @@ KOKKOS_INLINE_FUNCTION void Flash2Forward<Exec, Scalar, Tiles>::run(const Member
         for (int i = 0; i < kLanes; ++i) new_top[i] = score[i] > new_top[i] ? score[i] : new_top[i];
       }
       for (int i = 0; i < kLanes; ++i) {
-        safe_top[i] = new_top[i] == -HUGE_VAL ? Real(0) : new_top[i];  // nothing seen yet: every exponential is 0
+        safe_top[i] = finite_top(new_top[i]);
         shrink[lane + i] = fast_exp(top[lane + i] - safe_top[i]);
-        new_sum[i] = sum[lane + i] * shrink[lane + i];
       }
       for (int j = 0; j < keys; ++j) {
         Real* score = p_t + j * lanes + lane;
         for (int i = 0; i < kLanes; ++i) {
           score[i] = fast_exp(score[i] - safe_top[i]);
-          new_sum[i] += score[i];
+          tile_sum[i] += score[i];
         }
       }
       for (int i = 0; i < kLanes; ++i) {
         top[lane + i] = new_top[i];
-        sum[lane + i] = new_sum[i];
+        sum[lane + i] = sum[lane + i] * shrink[lane + i] + tile_sum[i];
       }
     });
     team.team_barrier();  // exponentials and shrink factors are complete

@@ -23,8 +23,7 @@ void Flash2Ladder<Exec, Scalar, kSteps>::launch(const Exec& exec) const {
   const int teams = q.extent_int(0) * q.extent_int(1) * ceil_div(q.extent_int(2), kernel.query_tile);
   if (teams == 0) return;
 
-  kernel.fits_packets = ladder::rows_fit_packets(q) && ladder::rows_fit_packets(k) && ladder::rows_fit_packets(v) &&
-                        ladder::rows_fit_packets(out);
+  kernel.fits_packets = rows_fit_packets(q, k, v, out);
   allow_large_scratch<Flash2Ladder, Policy>();
   Kokkos::parallel_for("tessera::attention::flash2::ladder_forward",
                        team_policy<Policy>(exec, teams)
@@ -41,7 +40,7 @@ KOKKOS_FUNCTION void Flash2Ladder<Exec, Scalar, kSteps>::operator()(const Member
   const int diagonal = tile.diagonal;
 
   const ladder::Pads at = Steps::pads(query_tile, key_tile, D);
-  Real* scores = static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(at.bytes(), ladder::kPacketBytes));
+  Real* scores = static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(at.bytes(), kPacketBytes));
   Real* out = scores + at.out();                               // [query_tile, D]  un-normalised
   Real* keep = scores + at.rows();                             // [query_tile]     exp(old maximum - new maximum)
   Real* top = keep + query_tile;                               // [query_tile]     m
@@ -76,7 +75,7 @@ KOKKOS_FUNCTION void Flash2Ladder<Exec, Scalar, kSteps>::operator()(const Member
       return keys_seen(task.causal, first + i + diagonal - first_key, keys);
     };
     const auto update = [&](int i, Real new_top, Real tile_sum) {
-      keep[i] = fast_exp(top[i] - (new_top == Real(-HUGE_VAL) ? Real(0) : new_top));
+      keep[i] = fast_exp(top[i] - finite_top(new_top));
       sum[i] = keep[i] * sum[i] + tile_sum;
       top[i] = new_top;
     };

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <numbers>
 
 #include "kernels/attention/flash2/register_backward.hpp"
 #include "kernels/attention/flash2/rows_in_flight.hpp"
@@ -27,7 +26,6 @@ struct RegisterBackwardTeam {
   static constexpr int kKeyTile = kTiles.row_tile(), kQueryTile = kTiles.column_tile();
   static constexpr int kGroup = 16;  // heads whose tiles of keys alternate, so that few teams of a head wait in a row
   static constexpr bool kSumsInPlace = std::is_same_v<Scalar, Real>;
-  static constexpr Real kLog2E = std::numbers::log2e_v<Real>, kLn2 = std::numbers::ln2_v<Real>;
   static_assert(RegisterRows<Real>::kPadding % kQueryTile == 0 && kQueryTile % RegisterRows<Real>::kLeastTile == 0);
 
   /// The thread's share of scores [keys, queries]; of d_k or d_v [keys, channels], or of both; of d_q.
@@ -56,7 +54,7 @@ struct RegisterBackwardTeam {
     allow_large_scratch<RegisterBackwardTeam, ProductsPolicy>();
     Kokkos::parallel_for("tessera::attention::flash2::backward",
                          ProductsPolicy(exec, league_of(teams), kThreads, 1)
-                             .set_scratch_size(0, Kokkos::PerTeam(kPadBytes + kPacketAlignment)),
+                             .set_scratch_size(0, Kokkos::PerTeam(kPadBytes + kPacketBytes)),
                          *this);
   }
   void launch_rows(const Exec& exec) const {
@@ -89,7 +87,7 @@ struct RegisterBackwardTeam {
 
   KOKKOS_FUNCTION void operator()(Products, const Member& team) const {
     constexpr int kBytes = kPadBytes;
-    run(team, static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(kBytes, kPacketAlignment)));
+    run(team, static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(kBytes, kPacketBytes)));
   }
 
   KOKKOS_FORCEINLINE_FUNCTION static void wait_for(std::int32_t* counter, int turn) {
@@ -173,12 +171,12 @@ struct RegisterBackwardTeam {
       const int first = tile * kQueryTile, queries = Tq - first;
       team.team_barrier();  // the previous tiles have been read, and the previous d_q has been written
       if constexpr (kTiles.ahead == 0) fetch(tile);
-      q_rows.put(rank, task.scale * kLog2E, q, kPitch);
+      q_rows.put(rank, task.scale * kLog2e<Real>, q, kPitch);
       d_out_rows.put(rank, Real(1), d_out, kPitch);
       TESSERA_UNROLL_ON_DEVICE
       for (int s = 0; s < kNumbers; ++s) {
         const int i = rank + s * kThreads;
-        if (i < kQueryTile) top[i] = lses[s] * kLog2E, delta[i] = deltas[s];
+        if (i < kQueryTile) top[i] = lses[s] * kLog2e<Real>, delta[i] = deltas[s];
       }
       team.team_barrier();  // the tiles are complete
       if (rank == 0 && first + kQueryTile < Tq) pass(turns + tile + 1);
@@ -258,7 +256,7 @@ struct RegisterBackwardTeam {
       TESSERA_UNROLL_ON_DEVICE
       for (int i = 0; i < kRows; ++i) {
         if (owned.row(i) < keys)
-          write_channels(owned, gradient[kept][i], is_of_v ? Real(1) : kLn2, D, fits_packets,
+          write_channels(owned, gradient[kept][i], is_of_v ? Real(1) : kLn2<Real>, D, fits_packets,
                          &d_rows(b, h, first_key + owned.row(i), 0));
       }
     }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <numbers>
 
 #include "kernels/attention/flash2/register_forward.hpp"
 #include "kernels/attention/flash2/rows_in_flight.hpp"
@@ -21,7 +20,6 @@ struct RegisterForwardTeam {
   bool fits_packets;  // rows start and end at multiples of 16 bytes
 
   static constexpr int kPadBytes = forward_pad_bytes(kTiles, sizeof(Real));
-  static constexpr Real kLog2E = std::numbers::log2e_v<Real>, kLn2 = std::numbers::ln2_v<Real>;
 
   using Policy = Kokkos::TeamPolicy<Exec, Kokkos::LaunchBounds<kTiles.threads(), kTiles.teams>>;
   using Member = typename Policy::member_type;
@@ -33,13 +31,13 @@ struct RegisterForwardTeam {
     allow_large_scratch<RegisterForwardTeam, Policy>();
     Kokkos::parallel_for("tessera::attention::flash2::forward",
                          Policy(exec, league_of(teams), kTiles.threads(), 1)
-                             .set_scratch_size(0, Kokkos::PerTeam(kPadBytes + kPacketAlignment)),
+                             .set_scratch_size(0, Kokkos::PerTeam(kPadBytes + kPacketBytes)),
                          *this);
   }
 
   KOKKOS_FUNCTION void operator()(const Member& team) const {
     constexpr int kBytes = kPadBytes;
-    run(team, static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(kBytes, kPacketAlignment)));
+    run(team, static_cast<Real*>(team.team_scratch(0).get_shmem_aligned(kBytes, kPacketBytes)));
   }
 
   /// What a team does, in kPadBytes aligned to 16 bytes. Team is Kokkos' or, in tests, threads of the host.
@@ -74,7 +72,7 @@ struct RegisterForwardTeam {
     {
       RowsInFlight<Scalar, kQueryTile, kWidth, kThreads> rows;
       rows.fetch(rank, &task.q(b, h, first, 0), task.q.stride(2), queries, D, fits_packets);
-      rows.put(rank, task.scale * kLog2E, q, kPitch);
+      rows.put(rank, task.scale * kLog2e<Real>, q, kPitch);
     }
     Real out[kRows][kPacks * kPack] = {}, top[kRows], sum[kRows];
     TESSERA_UNROLL_ON_DEVICE
@@ -143,15 +141,15 @@ struct RegisterForwardTeam {
         }
         TESSERA_UNROLL_ON_DEVICE
         for (int e = 0; e < kPack; ++e) {
-          const Real safe_top = new_top[e] == Real(-HUGE_VAL) ? Real(0) : new_top[e];
-          const Real shrink = exp2(top[i + e] - safe_top);
+          const Real safe_top = finite_top(new_top[e]), shrink = exp2(top[i + e] - safe_top);
           top[i + e] = new_top[e];
-          sum[i + e] *= shrink;
+          Real tile_sum = 0;
           TESSERA_UNROLL_ON_DEVICE
           for (int j = 0; j < kKeys; ++j) {
             s[i + e][j] = exp2(s[i + e][j] - safe_top);
-            sum[i + e] += s[i + e][j];
+            tile_sum += s[i + e][j];
           }
+          sum[i + e] = sum[i + e] * shrink + tile_sum;
           TESSERA_UNROLL_ON_DEVICE
           for (int c = 0; c < kPacks * kPack; ++c) out[i + e][c] *= shrink;
         }
@@ -182,7 +180,7 @@ struct RegisterForwardTeam {
       if (n >= queries) continue;
       const Real inverse = total == 0 ? Real(0) : 1 / total;
       write_channels(own, out[i], inverse, D, fits_packets, &task.out(b, h, first + n, 0));
-      if (own.x == 0) task.lse(b, h, first + n) = total == 0 ? Real(-HUGE_VAL) : top[i] * kLn2 + log(total);
+      if (own.x == 0) task.lse(b, h, first + n) = total == 0 ? Real(-HUGE_VAL) : top[i] * kLn2<Real> + log(total);
     }
   }
 };

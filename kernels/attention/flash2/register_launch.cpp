@@ -4,8 +4,8 @@
 #include "kernels/attention/check.hpp"
 #include "kernels/attention/flash2/register_backward.hpp"
 #include "kernels/attention/flash2/register_forward.hpp"
-#include "kernels/attention/ladder.hpp"
 #include "kernels/core/instantiate.hpp"
+#include "kernels/core/packet.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -20,17 +20,12 @@ void with_width(int D, const Launch& launch) {
   }
 }
 
-template <class... Heads>
-bool all_fit_packets(const Heads&... heads) {
-  return (... && ladder::rows_fit_packets(heads));
-}
-
 }  // namespace
 
 template <class Exec, class Scalar>
 void RegisterForward<Exec, Scalar>::launch(const Exec& exec) const {
   detail::require_forward_tensors("flash2 forward", task, kMaxHead);
-  const bool fits = all_fit_packets(task.q, task.k, task.v, task.out);
+  const bool fits = rows_fit_packets(task.q, task.k, task.v, task.out);
   with_width(task.q.extent_int(3),
              [&]<int kWidth>() { launch_register_forward<Exec, Scalar, kWidth>(exec, task, steps, fits); });
 }
@@ -41,7 +36,7 @@ void RegisterBackward<Exec, Scalar>::launch(const Exec& exec) const {
   const int B = task.q.extent_int(0), H = task.q.extent_int(1), Tq = task.q.extent_int(2), D = task.q.extent_int(3);
   detail::require_workspace("flash2 backward: the workspace needs RegisterRows::bytes, on a multiple of 16", workspace,
                             RegisterRows<Accum<Scalar>>::bytes(sizeof(Scalar) == 2, B, H, Tq, D), 16);
-  const bool fits = all_fit_packets(task.q, task.k, task.v, task.out, task.d_out, task.d_q, task.d_k, task.d_v);
+  const bool fits = rows_fit_packets(task.q, task.k, task.v, task.out, task.d_out, task.d_q, task.d_k, task.d_v);
   with_width(D,
              [&]<int kWidth>() { launch_register_backward<Exec, Scalar, kWidth>(exec, task, workspace.data(), fits); });
 }

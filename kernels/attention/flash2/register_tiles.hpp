@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/core/packet.hpp"
 #include "kernels/core/round_up.hpp"
 #include "kernels/core/target.hpp"
 
@@ -44,12 +45,12 @@ struct RegisterTiles {
 
 /// The pitch of a row of `columns` numbers of `real_bytes`, `columns` a multiple of two packets of 16 bytes: an odd
 /// number of packets.
-constexpr int row_pitch(int columns, int real_bytes) { return columns + 16 / real_bytes; }
+constexpr int row_pitch(int columns, int real_bytes) { return columns + kPacketBytes / real_bytes; }
 
 /// The pitch of a transposed tile of `rows` rows: two packets more than a multiple of eight of them, which keeps the
 /// packets apart that 2 x 4 threads write to neighbouring columns.
 constexpr int transposed_pitch(int rows, int real_bytes) {
-  const int pack = 16 / real_bytes;
+  const int pack = kPacketBytes / real_bytes;
   return round_up(rows, 8 * pack) + 2 * pack;
 }
 

@@ -13,28 +13,11 @@
 
 namespace tessera::kernels {
 
-/// A packet of at most 16 bytes. A host copies it as bytes: there a packet of 16-bit numbers is an array of words,
-/// which by the aliasing rules may not be used to access the numbers.
-template <class Packet, class Scalar>
-KOKKOS_FORCEINLINE_FUNCTION Packet read_packet(const Scalar* from) {
-  TESSERA_ON_DEVICE(return *reinterpret_cast<const Packet*>(from);)
-  Packet packet;
-  __builtin_memcpy(static_cast<void*>(&packet), from, sizeof(Packet));
-  return packet;
-}
-template <class Packet, class Scalar>
-KOKKOS_FORCEINLINE_FUNCTION void write_packet(Scalar* to, const Packet& packet) {
-  TESSERA_ON_DEVICE(*reinterpret_cast<Packet*>(to) = packet; return;)
-  __builtin_memcpy(static_cast<void*>(to), &packet, sizeof(Packet));
-}
-
-inline constexpr int kPacketAlignment = 16;
-
 /// A tile of kRows rows of kWidth numbers, which kThreads threads share. Rows from `count` on, columns from D on are 0.
 template <class Scalar, int kRows, int kWidth, int kThreads>
 struct RowsInFlight {
   using Real = Accum<Scalar>;
-  static constexpr int kElements = 16 / static_cast<int>(sizeof(Scalar));
+  static constexpr int kElements = kPacketElements<Scalar>;
   static constexpr int kPackets = kWidth / kElements;  // of a row
   static constexpr int kSlots = ceil_div(kRows * kPackets, kThreads);
   static_assert(kWidth % kElements == 0);
@@ -46,8 +29,7 @@ struct RowsInFlight {
     if (fits_packets) {
       each_packet(rank, [&](int s, int n, int p) {
         packet[s] = {};
-        if (n < count && p * kElements < D)
-          packet[s] = read_packet<Packet<Scalar, kElements>>(rows + n * stride + p * kElements);
+        if (n < count && p * kElements < D) packet[s] = load<kElements>(rows + n * stride + p * kElements);
       });
     } else {
       each_packet(rank, [&](int s, int n, int p) {
@@ -83,7 +65,7 @@ struct RowsInFlight {
 
   /// pad[n, d] = factor * rows[n, d]
   KOKKOS_FORCEINLINE_FUNCTION void put(int rank, Real factor, Real* pad, int pitch) const {
-    constexpr int kPack = 16 / static_cast<int>(sizeof(Real));
+    constexpr int kPack = kPacketElements<Real>;
     each_packet(rank, [&](int s, int n, int p) {
       TESSERA_UNROLL_ON_DEVICE
       for (int first = 0; first < kElements; first += kPack) {
@@ -106,7 +88,7 @@ KOKKOS_FORCEINLINE_FUNCTION void add_channels(const Tiles& own, const Real* row,
     const int c = own.channel(g);
     if (fits_packets) {
       if (c >= D) continue;
-      const auto packet = read_packet<Packet<Real, kPack>>(row + c);
+      const auto packet = load<kPack>(row + c);
       TESSERA_UNROLL_ON_DEVICE
       for (int e = 0; e < kPack; ++e) values[g * kPack + e] += packet.element[e];
     } else {
@@ -131,7 +113,7 @@ KOKKOS_FORCEINLINE_FUNCTION void write_channels(const Tiles& own, const Real (&v
       Packet<Scalar, kPack> packet{};
       TESSERA_UNROLL_ON_DEVICE
       for (int e = 0; e < kPack; ++e) packet.set(e, values[g * kPack + e] * factor);
-      write_packet(row + c, packet);
+      store(row + c, packet);
     } else {
       TESSERA_UNROLL_ON_DEVICE
       for (int e = 0; e < kPack; ++e) {

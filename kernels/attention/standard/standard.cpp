@@ -46,17 +46,6 @@ struct ScoreRow {
   }
 };
 
-/// Whether a kernel may read the rows of scores in packets.
-template <class Exec, class Scalar, class... Scores>
-bool rows_fit(const Scores&... scores) {
-  const auto fits = [](const auto& x) {
-    constexpr int kWidth = kPacketWidth<Exec, Scalar>;
-    return packets_fit(kWidth, x.extent(3), x.data()) && x.stride(0) % kWidth == 0 && x.stride(1) % kWidth == 0 &&
-           x.stride(2) % kWidth == 0;
-  };
-  return (... && fits(scores));
-}
-
 /// Launches `kernel`, with rows in registers where they fit there.
 template <class Exec, class Scalar, class Kernel, class... Scores>
 void launch_rows(const char* label, const Exec& exec, const Kernel& kernel, const Scores&... scores) {
@@ -77,7 +66,7 @@ void launch_rows(const char* label, const Exec& exec, const Kernel& kernel, cons
           label, team_policy<Policy>(exec, teams, lanes).set_scratch_size(0, Kokkos::PerTeam(pad_bytes)), kernel);
     };
     if (keys <= kMostLanes * kKept) {
-      return in_packets<Exec, Scalar>(rows_fit<Exec, Scalar>(scores...), [&](auto how) {
+      return in_packets<Exec, Scalar>(rows_fit_packets(scores...), [&](auto how) {
         constexpr int kWidth = decltype(how)::kElements, kThreads = 4;
         if (keys <= kVectorLanes * kKept) {
           launch(typename Kernel::template Kept<true, kWidth>{}, ceil_div(rows, kThreads), kThreads * kVectorLanes);
@@ -235,8 +224,10 @@ void StandardBackward<Exec, Scalar>::launch(const Exec& exec) const {
 
 template <class Exec, class Scalar>
 void SoftmaxRowsBackward<Exec, Scalar>::launch(const Exec& exec) const {
-  detail::require_same_heads("softmax rows backward: d_scores must have the probabilities' shape", probabilities,
-                             d_scores);
+  detail::require_same_heads("softmax rows backward: probabilities must have contiguous rows", probabilities,
+                             probabilities);
+  detail::require_same_heads("softmax rows backward: d_scores must have the probabilities' shape and contiguous rows",
+                             probabilities, d_scores);
   launch_rows<Exec, Scalar>("tessera::attention::standard::softmax_backward", exec, *this, d_scores, probabilities);
 }
 

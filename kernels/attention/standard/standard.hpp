@@ -11,11 +11,12 @@
 ///
 /// Source     Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
 /// Numerics   sums in Accum<Scalar>; S, P, d_P and d_S are rounded to Scalar, as a framework that stores them does.
-/// Error      2 eps<Scalar> + 8 eps<Accum>, relative, plus as much times the largest entry of each result. tf32: 2^-9
-///            for eps<Scalar>, because tensor cores drop what is beyond 10 fraction bits, up to 2^-10.
+/// Error      as task.hpp's with b = (2 + S) eps<Scalar> + 8 eps<Accum>. tf32: 2^-9 for eps<Scalar>, because tensor
+///            cores drop what is beyond 10 fraction bits, up to 2^-10.
 /// Order      fixed for given shapes and strides (kernels/gemm/head_gemm.hpp): bitwise repeatable. No atomics.
 /// Memory     probabilities [B,H,Tq,Tk] Scalar, kept for backward; d_scores, the same again, during backward.
-/// Throws     std::invalid_argument if tf32 is requested on hosts or for another type than float.
+/// Throws     std::invalid_argument if rows of scores are not contiguous, or tf32 is requested on hosts or for another
+///            type than float. Any D, and any strides of the other tensors, will do.
 #pragma once
 
 #include "kernels/attention/task.hpp"

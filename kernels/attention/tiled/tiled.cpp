@@ -5,6 +5,7 @@
 #include "kernels/core/instantiate.hpp"
 #include "kernels/core/math.hpp"
 #include "kernels/core/team.hpp"
+#include "kernels/cuda/target.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -24,10 +25,11 @@ void TiledForward<Exec, Scalar>::launch(const Exec& exec) const {
   const auto& [q, k, v, out, lse, scale, causal] = task;
   detail::require_forward_tensors("tiled forward", task, kMaxHead);
   const int B = q.extent_int(0), H = q.extent_int(1), Tq = q.extent_int(2), Tk = k.extent_int(2), D = q.extent_int(3);
+  const int query_step = query_tile == 0 ? kTiledTile : query_tile, key_step = key_tile == 0 ? kTiledTile : key_tile;
+  detail::require_tiles("tiled forward", query_step, key_step, 0, kTargetOf<Exec>);
   detail::require_workspace("tiled forward: workspace must have tiled_workspace_bytes, aligned to 16", workspace,
                             tiled_workspace_bytes(kDtype<Scalar>, B, H, Tq, D, query_tile, key_tile), 16);
   if (B == 0 || H == 0 || Tq == 0) return;
-  const int query_step = query_tile == 0 ? kTiledTile : query_tile, key_step = key_tile == 0 ? kTiledTile : key_tile;
 
   for (int first = 0; first < Tq; first += query_step) {
     // 1. cut the workspace for this tile of queries
@@ -38,7 +40,7 @@ void TiledForward<Exec, Scalar>::launch(const Exec& exec) const {
     Real* const values = running + rows * D;
     Real* const scores = values + rows * D;
     const int diagonal = Tk - Tq;  // causal: query i sees keys j <= i + diagonal
-    const int keys_seen = causal ? std::clamp(first + queries + diagonal, 0, Tk) : Tk;
+    const int all_keys = keys_seen(causal, first + queries - 1 + diagonal, Tk);
     Rows tile{.scores = {},
               .values = contiguous_heads<Exec>(values, B, H, queries, D),
               .running = contiguous_heads<Exec>(running, B, H, queries, D),
@@ -50,11 +52,11 @@ void TiledForward<Exec, Scalar>::launch(const Exec& exec) const {
               .first_query = first,
               .seen = 0,
               .is_first = true,
-              .has_keys = keys_seen > 0};
+              .has_keys = all_keys > 0};
 
-    for (int first_key = 0; first_key < keys_seen; first_key += key_step) {
+    for (int first_key = 0; first_key < all_keys; first_key += key_step) {
       // 2. the four launches of a pair of tiles
-      const int keys = std::min(key_step, keys_seen - first_key);
+      const int keys = std::min(key_step, all_keys - first_key);
       tile.scores = contiguous_heads<Exec>(scores, B, H, queries, keys);
       tile.seen = causal ? first + diagonal - first_key + 1 : keys;
       tile.is_first = first_key == 0;
@@ -85,7 +87,7 @@ KOKKOS_FUNCTION void TiledRows<Exec, Scalar>::operator()(Softmax, const Member& 
   const int H = scores.extent_int(1), queries = scores.extent_int(2), keys = scores.extent_int(3);
   const int i = team.league_rank() % queries, h = team.league_rank() / queries % H,
             b = team.league_rank() / queries / H;
-  const int row_seen = seen + i, end = row_seen < 0 ? 0 : (row_seen < keys ? row_seen : keys);
+  const int end = keys_seen(true, seen + i - 1, keys);
   Real* row = &scores(b, h, i, 0);
 
   Real largest = -HUGE_VAL;
@@ -94,7 +96,7 @@ KOKKOS_FUNCTION void TiledRows<Exec, Scalar>::operator()(Softmax, const Member& 
       Kokkos::Max<Real>(largest));
   const Real old_top = is_first ? Real(-HUGE_VAL) : top(b, h, i);
   const Real new_top = end > 0 ? larger(old_top, largest) : old_top;
-  const Real bound = new_top == Real(-HUGE_VAL) ? Real(0) : new_top;  // nothing seen yet: every exponential is 0
+  const Real bound = finite_top(new_top);
   Real tile_sum = 0;
   Kokkos::parallel_reduce(
       Kokkos::TeamVectorRange(team, keys),

@@ -17,7 +17,7 @@
 /// Numerics   everything between launches in Accum<Scalar>; only `out` is rounded to Scalar.
 /// Memory     workspace, aligned to 16 bytes: tiled_workspace_bytes; O(tile * (tile + D)) per head.
 /// Cost       4 * (Tq/query_tile) * (Tk/key_tile) launches.
-/// Throws     std::invalid_argument if the workspace is too small.
+/// Throws     std::invalid_argument if the workspace is too small, or a tile is no multiple of 16.
 #pragma once
 
 #include <algorithm>

@@ -1,9 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "kernels/attention/attention.hpp"
+#include "kernels/gemm/head_product.hpp"
 #include "reference/attention.hpp"
 #include "support/buffer.hpp"
 #include "support/close.hpp"
@@ -63,6 +67,18 @@ template <class Scalar>
 Inputs inputs(const Shape& s) {
   return {uniform_as<Scalar>(s.queries(), 1, -2, 2), uniform_as<Scalar>(s.keys(), 2, -2, 2),
           uniform_as<Scalar>(s.keys(), 3), uniform_as<Scalar>(s.queries(), 4)};
+}
+
+/// The largest scale |q_i| |k_j|, at most.
+double largest_score(const Shape& s, const Inputs& in) {
+  const auto longest = [&](const std::vector<double>& rows) {
+    double most = 0;
+    for (std::size_t row = 0; row < rows.size(); row += s.D) {
+      most = std::max(most, std::inner_product(&rows[row], &rows[row] + s.D, &rows[row], 0.0));
+    }
+    return std::sqrt(most);
+  };
+  return s.scale() * longest(in.q) * longest(in.k);
 }
 
 /// For forward and then for backward.
@@ -166,11 +182,14 @@ struct Attention : ::testing::Test {
   using Scalar = typename C::Scalar;
   using Real = Accum<Scalar>;
 
-  /// Half an epsilon for rounding a result to Scalar; standard also rounds scores (up to about 5) and probabilities,
-  /// errors that average out over the keys. Exponents and sums add a few epsilons of Real, without growth in Tk, since
-  /// probabilities sum to one.
-  static Closeness closeness() {
-    const double bound = (C::kind == AttentionKind::standard ? 2 : 1) * kEpsilon<Scalar> + 8 * kEpsilon<Real>;
+  /// Half an epsilon for rounding a result to Scalar; standard also rounds scores and probabilities, errors that
+  /// average out over the keys. Exponents and sums add a few epsilons of Real, without growth in Tk, since
+  /// probabilities sum to one. Scores up to about 5, as of inputs(), need no more; larger ones have errors of their own
+  /// size.
+  static Closeness closeness(double score = 0) {
+    const bool is_standard = C::kind == AttentionKind::standard;
+    const double bound = is_standard ? (2 + score) * kEpsilon<Scalar> + 8 * kEpsilon<Real>
+                                     : kEpsilon<Scalar> + (8 + score) * kEpsilon<Real>;
     return {.of_max = bound, .absolute = bound};
   }
 };
@@ -183,9 +202,9 @@ bool has_room(const AttentionChoice& choice, int D) {
 }
 
 template <class Scalar>
-void matches_reference(const AttentionChoice& choice, const Shape& s, Closeness close, GemmMath math = GemmMath::full) {
+void matches_reference(const AttentionChoice& choice, const Shape& s, const Inputs& in, Closeness close,
+                       GemmMath math = GemmMath::full) {
   SCOPED_TRACE(::testing::Message() << s);
-  const Inputs in = inputs<Scalar>(s);
   if (!has_room<Scalar>(choice, s.D)) {
     EXPECT_THROW(Outcome<Scalar>(choice, s, in, math), std::invalid_argument);
     return;
@@ -203,9 +222,24 @@ void matches_reference(const AttentionChoice& choice, const Shape& s, Closeness 
   EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, close, shape(s.Tk)));
 }
 
+template <class Scalar>
+void matches_reference(const AttentionChoice& choice, const Shape& s, Closeness close, GemmMath math = GemmMath::full) {
+  matches_reference<Scalar>(choice, s, inputs<Scalar>(s), close, math);
+}
+
 TYPED_TEST(Attention, matches_reference_for_ragged_shapes_and_both_masks) {
   for (const Shape& s : shapes()) {
     matches_reference<typename TypeParam::Scalar>(TypeParam::choice(), s, this->closeness());
+  }
+}
+
+TYPED_TEST(Attention, keeps_its_error_bound_with_large_scores) {
+  using Scalar = typename TypeParam::Scalar;
+  const Shape s{1, 2, 70, 70, 64, true};
+  for (const double factor : {4, 16}) {  // powers of two: no rounding
+    Inputs in = inputs<Scalar>(s);
+    for (double& entry : in.q) entry *= factor;
+    matches_reference<Scalar>(TypeParam::choice(), s, in, this->closeness(largest_score(s, in)));
   }
 }
 
@@ -416,6 +450,11 @@ TYPED_TEST(Attention, refuses_shapes_that_disagree) {
   backward_refuses([&](Gradients& g) { g.d_q = data.heads(1, 2, 7, 8); });
   backward_refuses([&](Gradients& g) { g.d_k = data.heads(1, 2, 5, 8); });
   backward_refuses([&](Gradients& g) { g.d_v = data.heads(1, 2, 7, 7); });
+  if (TypeParam::kind == AttentionKind::standard) {
+    Kernel columns = good;
+    columns.probabilities = kernels::transposed(data.heads(1, 2, 7, 5));
+    EXPECT_THROW(columns.backward(instance(), fine), std::invalid_argument) << "rows of scores that are not contiguous";
+  }
   if (kernels::attention_workspace_bytes(good.choice, kDtype<Scalar>, 1, 2, 5, 8) > 0) {
     backward_refuses([&](Gradients& g) { g.workspace = {}; });
   }
@@ -481,9 +520,11 @@ struct AttentionLadder : ::testing::Test {
   static constexpr double kBound = kEpsilon<Scalar> + 8 * kEpsilon<Real>;
 
   static void matches_reference(const AttentionChoice& choice, const Shape& s) {
+    matches_reference(choice, s, inputs<Scalar>(s));
+  }
+  static void matches_reference(const AttentionChoice& choice, const Shape& s, const Inputs& in) {
     SCOPED_TRACE(::testing::Message() << name_of(choice.kind) << ", " << choice.steps << " steps, tiles "
                                       << choice.query_tile << " x " << choice.key_tile << ", " << s);
-    const Inputs in = inputs<Scalar>(s);
     if (!has_room<Scalar>(choice, s.D)) {
       EXPECT_THROW(Outcome<Scalar>(choice, s, in), std::invalid_argument);
       return;
@@ -527,6 +568,11 @@ TYPED_TEST(AttentionLadder, matches_reference_with_chosen_tiles) {
 TYPED_TEST(AttentionLadder, keeps_its_error_bound_over_many_tiles_of_keys) {
   for (const auto kind : {AttentionKind::flash1, AttentionKind::flash2, AttentionKind::tiled}) {
     this->matches_reference(choice_of(kind, kernels::kNoLadder, 16, 16), {1, 1, 20, 2000, 16, false});
+    if (std::is_same_v<TypeParam, double>) continue;  // the reference, too, adds doubles, one by one
+    const Shape s{1, 1, 16, 65536, 16, false};
+    Inputs in = inputs<TypeParam>(s);
+    in.v.assign(in.v.size(), 1);  // terms of one sign
+    this->matches_reference(choice_of(kind, kernels::kNoLadder), s, in);
   }
 }
 
@@ -544,6 +590,9 @@ TYPED_TEST(AttentionLadder, refuses_what_it_does_not_have) {
   refuses(choice_of(AttentionKind::flash1, 4, 0, 40));
   refuses(choice_of(AttentionKind::flash2, 1, 17));
   refuses(choice_of(AttentionKind::flash2, kernels::kNoLadder, 0, 8));
+  refuses(choice_of(AttentionKind::flash2, kernels::kNoLadder, 65536, 65536));
+  refuses(choice_of(AttentionKind::tiled, kernels::kNoLadder, 20, 16));
+  refuses(choice_of(AttentionKind::tiled, kernels::kNoLadder, 16, -16));
   const AttentionChoice tensor_cores = choice_of(AttentionKind::flash1, 5);
   if (!kernels::has_steps(tensor_cores, kDtype<TypeParam>)) refuses(tensor_cores);
 }

@@ -22,7 +22,8 @@ TEST(DeviceInfo, knows_the_dense_peaks_of_datasheets_and_no_others) {
   EXPECT_EQ(kernels::dense_peak_tflops("NVIDIA H100 PCIe", "bf16"), 756);
   EXPECT_EQ(kernels::dense_peak_tflops("NVIDIA A100-SXM4-80GB", "tf32"), 156);
   EXPECT_TRUE(std::isnan(kernels::dense_peak_tflops("NVIDIA H200", "fp32")));
-  for (const char* other : {"AMD EPYC", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H200 NVL", "NVIDIA GH200 480GB"})
+  for (const char* other : {"AMD EPYC", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H200 NVL", "NVIDIA A100-SXM4-40GB",
+                            "NVIDIA GH200 480GB"})
     EXPECT_TRUE(std::isnan(kernels::dense_peak_tflops(other, "bf16"))) << other;
   EXPECT_TRUE(std::isnan(kernels::dense_peak_tflops("", "bf16"))) << "no GPU at all";
 }

@@ -31,7 +31,7 @@ std::map<std::pair<int, int>, int> owners(const Own& own) {
 template <class Real, int kDown, int kAcross>
 void owns_every_element_once() {
   SCOPED_TRACE(::testing::Message() << kDown << " x " << kAcross << " threads");
-  constexpr int kRows = kernels::kPackOf<Real> * (kDown % 2 + 1), kColumns = 3, kPackets = 2;
+  constexpr int kRows = kernels::kPacketElements<Real> * (kDown % 2 + 1), kColumns = 3, kPackets = 2;
   using Tiles = kernels::ThreadTiles<Real, kDown, kAcross, kRows>;
   const auto scores = owners<Tiles>([](const Tiles& own, auto visit) {
     for (int i = 0; i < kRows; ++i)

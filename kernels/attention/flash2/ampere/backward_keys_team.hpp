@@ -120,7 +120,7 @@ struct BackwardKeysTeam {
     float d_k[2][kPartColumns / 8][4], d_v[2][kPartColumns / 8][4];
     clear(d_k);
     clear(d_v);
-    const float factor = task.scale * kLog2e;
+    const float factor = task.scale * kLog2e<>;
     const auto k_read = Layout::Reader::as_rows(k_tile + Layout::bytes(key_warp * 32), lane);
     const auto v_read = Layout::Reader::as_rows(v_tile + Layout::bytes(key_warp * 32), lane);
     const auto q_columns = Layout::Reader::as_columns(stages + Layout::bytes(part * kPartQueries), lane);

@@ -6,6 +6,7 @@
 #include "kernels/attention/flash2/ampere/sizes.hpp"
 #include "kernels/attention/flash2/ampere/tile.hpp"
 #include "kernels/core/math.hpp"
+#include "kernels/core/packet.hpp"
 
 namespace tessera::kernels::ampere {
 
@@ -70,14 +71,14 @@ struct BackwardRowsTeam {
       if (lane == 0) {
         const float lse = query < Tq ? task.lse(b, h, query) : -HUGE_VALF;
         const std::int64_t at = first + row;
-        rows.log_sum[at] = lse == -HUGE_VALF ? HUGE_VALF : lse * kLog2e;
+        rows.log_sum[at] = lse == -HUGE_VALF ? HUGE_VALF : lse * kLog2e<>;
         rows.delta[at] = sum;
       }
     }
   }
 
   static constexpr bool kIsFloat = std::is_same_v<Scalar, float>;
-  static constexpr int kPacket = 16 / sizeof(Scalar);
+  static constexpr int kPacket = kPacketElements<Scalar>;
 
   static TESSERA_DEVICE float dot(std::uint32_t x, std::uint32_t y) {
     if constexpr (kIsFloat) {

@@ -119,7 +119,7 @@ struct FloatBackwardTeam {
     Sums<kRowTiles, kColumns> d_k, d_v;
     clear(d_k);
     clear(d_v);
-    const float factor = task.scale * kLog2e;
+    const float factor = task.scale * kLog2e<>;
     const auto k_rows = Reader::as_rows(k_tile + Layout::bytes(key_warp * kWarpKeys), lane);
     const auto v_rows = Reader::as_rows(v_tile + Layout::bytes(key_warp * kWarpKeys), lane);
     const auto q_columns = Reader::as_columns(stages, lane);

@@ -64,7 +64,6 @@ struct ForwardTeam {
   KOKKOS_FUNCTION void operator()(const Member& team) const { KOKKOS_IF_ON_DEVICE((run(team);)) }
 
  private:
-  static constexpr float kLn2 = 0.6931471805599453f;
   static constexpr float kUnset = -3e38f;   // the bound before any key was seen: finite, so that -inf - bound = -inf
   static constexpr float kHeadroom = 8.0f;  // a score may exceed the bound by this, in powers of two
 
@@ -106,7 +105,7 @@ struct ForwardTeam {
     Rows bound, sum;
     TESSERA_UNROLL
     for (int m = 0; m < Cut::kRowTiles; ++m) bound[m][0] = bound[m][1] = kUnset, sum[m][0] = sum[m][1] = 0;
-    const float factor = task.scale * kLog2e;  // exponentials are powers of two
+    const float factor = task.scale * kLog2e<>;  // exponentials are powers of two
     const auto q_read = Layout::Reader::as_rows(q_tile + Layout::bytes(warp * kWarpRows), lane);
     const auto k_read = Layout::Reader::as_columns(k_ring, lane), v_read = Products::values_of(v_ring, lane);
     const auto settle = [&](Scores& scores, int tile) {  // masks the scores and raises their bound
@@ -199,7 +198,7 @@ struct ForwardTeam {
         const float total = cuda::quad_sum(sum[m][half]);
         inverse[m][half] = total == 0 ? 0.0f : 1 / total;  // 0: no key was seen; NaN stays NaN
         if (pair == 0 && query < Tq) {
-          task.lse(b, h, query) = total == 0 ? -HUGE_VALF : (bound[m][half] + log2f(total)) * kLn2;
+          task.lse(b, h, query) = total == 0 ? -HUGE_VALF : (bound[m][half] + log2f(total)) * kLn2<>;
         }
       }
     }

@@ -3,6 +3,7 @@
 
 #include "kernels/attention/flash2/ampere/sizes.hpp"
 #include "kernels/attention/task.hpp"
+#include "kernels/core/packet.hpp"
 #include "kernels/core/require.hpp"
 
 namespace tessera::kernels {
@@ -25,13 +26,12 @@ void launch_float_forward(const Kokkos::Cuda& exec, const ForwardTask<Kokkos::Cu
 template <int kProducts, int kWidth>
 void launch_float_backward(const Kokkos::Cuda& exec, const AmpereFloatBackward& problem);
 
-/// Rows are copied 16 bytes at a time.
+/// Rows are copied 16 bytes at a time, and those of a tile that do not exist are addressed, too.
 template <class Heads>
 void require_aligned_rows(const char* rule, const Heads& heads) {
-  constexpr int kElements = 16 / sizeof(typename Heads::non_const_value_type);
-  TESSERA_REQUIRE(reinterpret_cast<std::uintptr_t>(heads.data()) % 16 == 0 && heads.stride(0) % kElements == 0 &&
-                      heads.stride(1) % kElements == 0 && heads.stride(2) % kElements == 0,
-                  rule, static_cast<const void*>(heads.data()), heads.stride(0), heads.stride(1), heads.stride(2));
+  TESSERA_REQUIRE(
+      rows_start_at_packets(heads) && heads.stride(2) % kPacketElements<typename Heads::non_const_value_type> == 0,
+      rule, static_cast<const void*>(heads.data()), heads.stride(0), heads.stride(1), heads.stride(2));
 }
 
 }  // namespace tessera::kernels::ampere

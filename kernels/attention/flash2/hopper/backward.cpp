@@ -66,7 +66,7 @@ struct BackwardPrepare {
         const std::size_t at = (std::size_t(b) * shape.H + h) * padded + (i & ~15) + fragment_position(i & 15);
         const float top = i < shape.Tq ? lse(b, h, i) : -INFINITY;
         sums.delta[at] = dot;
-        sums.lse2[at] = top == -INFINITY ? INFINITY : top * kLog2e;
+        sums.lse2[at] = top == -INFINITY ? INFINITY : top * kLog2e<>;
       }
       if (kClearsDq && part < D / 8) {  // any row will do: all are cleared
         float4* row_sums = reinterpret_cast<float4*>(sums.d_q + std::size_t(number) * D);

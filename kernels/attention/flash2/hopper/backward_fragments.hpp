@@ -100,7 +100,7 @@ struct QueryNumbers {
 /// p = exp2(scale log2e s - lse2), in place.
 template <int kCount, class Numbers>
 TESSERA_DEVICE void exponentiate(float (&scores)[kCount], const Numbers& lse2, float scale) {
-  const float to_base_2 = scale * kLog2e;
+  const float to_base_2 = scale * kLog2e<>;
   #pragma unroll
   for (int i = 0; i < kCount; i += 8) {
     const float4 top = lse2[i / 8];

@@ -33,7 +33,7 @@ void launch_kernel(const Kokkos::Cuda& exec, const HopperForward<Scalar>& proble
                       .Tk = Tk,
                       .diagonal = a.causal ? Tk - Tq : kUnbounded,
                       .scale = a.scale,
-                      .scale_log2 = a.scale * kLog2e};
+                      .scale_log2 = a.scale * kLog2e<>};
   enable_large_scratch<Kernel, typename Kernel::Policy>();
   const int teams = std::min(exec.cuda_device_prop().multiProcessorCount, order.tiles());
   const auto bytes = aligned_scratch_bytes(Kernel::kPadBytes, Kernel::kPadAlignment);
