@@ -195,6 +195,20 @@ std::string list_all() {
   return text;
 }
 
+/// Kokkos itself ignores what it does not know.
+void require_of_kokkos(const std::string& argument) {
+  constexpr std::string_view kThreads = "--kokkos-num-threads=";
+  constexpr std::string_view kFlags[] = {"--kokkos-print-configuration", "--kokkos-disable-warnings",
+                                         "--kokkos-tune-internals"};
+  if (std::ranges::count(kFlags, argument) > 0 || argument.starts_with("--kokkos-tools-")) return;
+  const bool is_number = argument.starts_with(kThreads) && argument.size() > kThreads.size() &&
+                         argument.find_first_not_of("0123456789", kThreads.size()) == std::string::npos;
+  if (is_number) return;
+  refuse("'" + argument + "' is no option of Kokkos that this program passes on",
+         "--kokkos-num-threads=N, --kokkos-print-configuration, --kokkos-disable-warnings, --kokkos-tune-internals or "
+         "--kokkos-tools-...");
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
@@ -215,6 +229,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
                  ": each rank chooses its GPU and checks that this program runs there",
              "name the GPUs that it may choose from in CUDA_VISIBLE_DEVICES");
     }
+    if (argument.starts_with("--kokkos-")) require_of_kokkos(argument);
   }
   try {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back

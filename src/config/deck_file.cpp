@@ -74,7 +74,11 @@ std::string resolved_path(const std::string& text, const fs::path& folder) {
   std::size_t end = text.size();
   for (const std::string_view mark : {".h5:/", ".hdf5:/"})
     if (const auto at = text.find(mark); at != std::string::npos) end = std::min(end, at + mark.size() - 2);
-  std::string file = (folder / text.substr(0, end)).lexically_normal().string();
+  const fs::path joined = folder / text.substr(0, end);
+  const bool goes_up = std::ranges::find(joined, "..") != joined.end();  // from a link's target, not from the link
+  std::error_code error;
+  std::string file = goes_up ? fs::weakly_canonical(joined, error).string() : "";
+  if (file.empty()) file = joined.lexically_normal().string();
   if (file.size() > 1 && file.ends_with('/')) file.pop_back();
   return file + text.substr(end);
 }

@@ -150,6 +150,10 @@ bool is_checkpoint_in(const std::filesystem::path& run_directory, const std::fil
 std::optional<std::filesystem::path> rewind_to(const std::filesystem::path& run_directory,
                                                const std::filesystem::path& step_folder);
 
+/// Copies run.h5 of a run without checkpoints to a new checkpoints/abandoned_NN, whose path it returns, before the run
+/// begins again. Local: call on one rank.
+std::filesystem::path set_trace_aside(const std::filesystem::path& run_directory);
+
 /// Where the checkpoints of the run in `run_directory` lie.
 std::filesystem::path checkpoints_in(const std::filesystem::path& run_directory);
 

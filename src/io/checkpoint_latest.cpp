@@ -136,6 +136,19 @@ std::optional<fs::path> entry_of(const fs::path& checkpoints, const fs::path& st
   return {};
 }
 
+/// Copies run.h5, if there is one, to `folder`, which is made, unless it has one.
+void copy_trace(const fs::path& run_directory, const fs::path& folder) {
+  make_folder(folder);
+  std::error_code error;
+  const fs::path trace = run_directory / "run.h5";
+  if (!fs::exists(trace, error) || fs::exists(folder / "run.h5", error)) return;
+  const fs::path temporary = folder / "run.h5.tmp";
+  fs::copy_file(trace, temporary, fs::copy_options::overwrite_existing, error);
+  if (error) throw file_failure(temporary, "copying run.h5 to it", error.value());
+  sync_file(temporary);
+  publish(temporary, folder / "run.h5");
+}
+
 void require_target_of_link(const fs::path& checkpoints) {
   std::error_code error;
   if (!is_link(checkpoints) || fs::exists(checkpoints, error)) return;
@@ -220,18 +233,19 @@ std::optional<fs::path> rewind_to(const fs::path& run_directory, const fs::path&
   }
 
   const fs::path abandoned = checkpoints / latest.abandoned;
-  make_folder(abandoned);
-  std::error_code error;
-  if (const fs::path trace = run_directory / "run.h5"; fs::exists(trace, error) && !fs::exists(abandoned / "run.h5")) {
-    const fs::path temporary = abandoned / "run.h5.tmp";
-    fs::copy_file(trace, temporary, fs::copy_options::overwrite_existing, error);
-    if (error) throw file_failure(temporary, "copying run.h5 to it", error.value());
-    sync_file(temporary);
-    publish(temporary, abandoned / "run.h5");
-  }
+  copy_trace(run_directory, abandoned);
   for (const std::int64_t step : later) publish(checkpoints / step_name(step), abandoned / step_name(step));
   sync_folder(checkpoints);
   write_text(checkpoints / "latest", name + "\n");
+  return abandoned;
+}
+
+fs::path set_trace_aside(const fs::path& run_directory) {
+  const fs::path checkpoints = checkpoints_in(run_directory);
+  make_folder(checkpoints);
+  const fs::path abandoned = checkpoints / free_abandoned(checkpoints);
+  copy_trace(run_directory, abandoned);
+  sync_folder(checkpoints);
   return abandoned;
 }
 

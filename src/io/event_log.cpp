@@ -101,6 +101,13 @@ void EventRows::append(EventRows rows, std::int32_t attempt, std::int32_t rank) 
   move_behind(comm, std::move(rows.comm), attempt, rank);
 }
 
+void EventRows::cut(std::int32_t attempt, std::int64_t step) {
+  const auto is_later = [&](const auto& row) { return row.attempt == attempt && row.step > step; };
+  std::erase_if(regions, is_later);
+  std::erase_if(memory, is_later);
+  std::erase_if(comm, is_later);
+}
+
 std::string pack(const EventRows& rows) {
   Packer way;
   way(rows.clock_start_s, rows.regions.size(), rows.memory.size(), rows.comm.size());

@@ -44,6 +44,8 @@ struct EventRows {
   void shift(double seconds);
   /// Adds those of `rank`, in start `attempt` of the run.
   void append(EventRows rows, std::int32_t attempt, std::int32_t rank);
+  /// Drops those of start `attempt` in steps after `step`.
+  void cut(std::int32_t attempt, std::int64_t step);
 };
 
 /// Rows as bytes, on their way to another rank of the same build.

@@ -148,6 +148,20 @@ std::string run_id_in(const std::filesystem::path& run_directory) {
   }
 }
 
+std::optional<RunEnd> end_of_run(const std::filesystem::path& run_directory) {
+  if (run_id_in(run_directory).empty()) return {};
+  try {
+    const auto file = h5::File::open(run_directory / "run.h5");
+    const auto steps = file.dataset("steps/step").values<std::int64_t>();
+    const auto attempts = load_attempts(file, file.group("info").integer("attempts"));
+    return RunEnd{steps.empty() ? 0 : steps.back(), attempts.empty() ? "" : attempts.back().reason};
+  } catch (const Failure& fault) {
+    if (fault.code() != Exit::files) throw;
+  } catch (const std::out_of_range&) {  // columns that differ in length
+  }
+  return {};  // a damaged file: what continues it says so
+}
+
 Trace::Trace(std::filesystem::path path, RunInfo info, double flush_s, std::optional<std::int64_t> resumed_step,
              std::function<void()> require_place)
     : path_(std::move(path)),
@@ -204,6 +218,7 @@ void Trace::cut(std::int64_t step) {
   kept_ = std::upper_bound(kept.begin(), kept.end(), step) - kept.begin();
   std::erase_if(steps_, [&](const StepRecord& row) { return row.step > step; });
   rank_steps_.resize(kept_ + std::ssize(steps_));
+  events_.cut(attempt_, step);
   log_.set_step(step + 1);
   has_unwritten_ = true;
 }
@@ -218,7 +233,8 @@ void Trace::set_kernels(std::vector<KernelRow> kernels) {
   has_unwritten_ = true;
 }
 
-void Trace::set_sample(std::span<const int> prompt, std::span<const int> generated) {
+void Trace::set_sample(std::span<const int> prompt, std::span<const int> generated, std::int64_t step) {
+  sample_step_ = step;
   sample_.assign(prompt.begin(), prompt.end());
   sample_.insert(sample_.end(), generated.begin(), generated.end());
   is_prompt_.assign(sample_.size(), 0);
@@ -324,6 +340,7 @@ void Trace::write(const std::filesystem::path& path) const {
   Table sample(file, "sample", "position", numbers_up_to(sample_.size()), {"1", "position in the sequence"});
   sample.add("token", sample_, {"1", "number of the token"});
   sample.add("is_prompt", is_prompt_, {"1", "1: of the prompt, 0: generated"});
+  if (sample_step_ >= 0) sample.group().set_attribute("step", sample_step_);  // of the model
 
   file.close();
 }
@@ -364,6 +381,8 @@ void Trace::load(std::int64_t resumed_step) {
     log_.set_peak(phases.at(i / categories.size()), categories[i % categories.size()], peaks[i]);
 
   if (file.has("sample")) {  // absent from older files
+    const auto sample = file.group("sample");
+    if (sample.has_attribute("step")) sample_step_ = sample.integer("step");
     sample_ = file.dataset("sample/token").values<std::int32_t>();
     is_prompt_ = file.dataset("sample/is_prompt").values<std::uint8_t>();
   }

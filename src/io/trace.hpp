@@ -54,6 +54,13 @@ constexpr std::string_view kRunFormat = "tessera run";  // its attribute /info f
 /// ids.
 std::string run_id_in(const std::filesystem::path& run_directory);
 
+/// The last step in that file and how the run's latest start ended (Attempt::reason); nothing where run_id_in has none.
+struct RunEnd {
+  std::int64_t step = 0;
+  std::string reason;
+};
+std::optional<RunEnd> end_of_run(const std::filesystem::path& run_directory);
+
 /// Seconds since 1970, UTC.
 double wall_clock_s();
 
@@ -113,11 +120,12 @@ class Trace {
   const std::string& run_id() const { return info_.run_id; }
 
   void add(const StepRecord&);
-  void cut(std::int64_t step);  // drops the rows of later steps; all ranks' rows must have been added
+  void cut(std::int64_t step);  // drops this start's rows of later steps; all ranks' rows must have been added
   RankSteps& rank_steps() { return rank_steps_; }  // of the steps added; may follow later
   void set_taken(double bytes) { info_.taken_bytes = bytes; }
-  void set_kernels(std::vector<KernelRow>);                                      // replaces /kernels
-  void set_sample(std::span<const int> prompt, std::span<const int> generated);  // replaces /sample; tokens
+  void set_kernels(std::vector<KernelRow>);  // replaces /kernels
+  /// Replaces /sample: tokens that the model of `step` generated.
+  void set_sample(std::span<const int> prompt, std::span<const int> generated, std::int64_t step);
   /// Whether this rank's reports become rows of /events, /memory/events and /comm: EventLog::record_events.
   void record_events(bool is_recording) { log_.record_events(is_recording); }
   /// Those of another rank.
@@ -153,6 +161,7 @@ class Trace {
   EventRows events_;                     // of earlier flushes and other ranks
   std::vector<std::int32_t> sample_;     // tokens
   std::vector<std::uint8_t> is_prompt_;  // of sample_
+  std::int64_t sample_step_ = -1;        // -1: unknown
 };
 
 }  // namespace tessera::io

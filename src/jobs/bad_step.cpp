@@ -40,6 +40,15 @@ Failure failure_at_bad_step(const io::StepRecord& step, bool has_checkpoint, con
                  advice);
 }
 
+Failure failure_at_validation(std::int64_t step, double loss, bool has_checkpoint) {
+  return Failure(
+      Exit::numbers,
+      "step {}: the validation loss is {}: the weights have diverged{}. A smaller optimizer.learning_rate or "
+      "a longer warm-up usually helps",
+      step, without_sign_of_nan(loss),
+      has_checkpoint ? "; continue from a checkpoint before they did (--resume PATH)" : "");
+}
+
 std::string checkpoint_before_bad_step(const std::string& run_directory, std::int64_t last_step) {
   if (const auto newest = io::newest_checkpoint(run_directory)) return newest->string();
   throw Failure(Exit::files,

@@ -17,6 +17,10 @@ std::string note_on_bad_step(const io::StepRecord& step, std::int64_t first, std
 /// What ends the run at a bad step: train.on_bad_step = "stop", or more of them than train.bad_steps_limit.
 Failure failure_at_bad_step(const io::StepRecord& step, bool has_checkpoint, const config::Train& keys);
 
+/// What ends the run, before it saves, at a validation whose loss is not finite: the weights have diverged, although
+/// the numbers of the steps, of other samples, may not show it.
+Failure failure_at_validation(std::int64_t step, double loss, bool has_checkpoint);
+
 /// The checkpoint to go back to, for rank 0. `last_step`: of the newest that the run wrote.
 /// Throws  Failure(Exit::files) if there is none any more.
 std::string checkpoint_before_bad_step(const std::string& run_directory, std::int64_t last_step);

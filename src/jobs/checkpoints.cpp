@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <string_view>
 #include <utility>
 
 #include "build_info.hpp"
 #include "config/keys.hpp"
 #include "io/files.hpp"
+#include "io/trace.hpp"  // end_of_run
 #include "jobs/directory.hpp"
 #include "jobs/gemm_algorithms.hpp"
 #include "jobs/failure.hpp"
@@ -64,8 +66,10 @@ void require_same_optimizer(const config::Settings& before, const config::Settin
 /// A warning if the data have changed, which is legal; "" otherwise.
 std::string change_of_data(const io::CheckpointState& state, const data::Corpus& corpus) {
   if (state.corpus_tokens != corpus.size()) {
-    return fmt::format("resume     the data have changed: {} tokens then, {} now; samples start at other positions\n",
-                       state.corpus_tokens, corpus.size());
+    return fmt::format(
+        "resume     the data have changed: {} tokens then, {} now; samples start at other positions, and "
+        "validation may read what was trained on\n",
+        state.corpus_tokens, corpus.size());
   }
   if (state.corpus_fingerprint.empty() || state.corpus_fingerprint == corpus.fingerprint()) return "";
   return fmt::format(
@@ -162,6 +166,8 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
   for (const std::string& change : config::differences(before, settings, "")) {
     note("resume     changed " + change + "\n");
   }
+  if (settings.data.validation_fraction > before.data.validation_fraction)
+    note("resume     the validation part is larger, so validation reads tokens that were trained on\n");
   const bool was_sharded = !state.shard.empty() && state.shard != "none" && state.ranks > 1;
   note(fmt::format("resume     {} (step {}, written by {}{})\n", folder, state.step, counted(state.ranks, "rank"),
                    was_sharded ? ", each its part of the " + state.shard : ""));
@@ -197,6 +203,22 @@ void require_same_training(const io::CheckpointState& state, const config::Setti
                 "{} is already at step {} of train.steps = {}, and other keys have changed since ({}): none of it "
                 "would be trained. Name another job.directory to train that, or raise train.steps to go on with it",
                 settings.job.directory, state.step, settings.train.steps, fmt::join(changes, ", "));
+}
+
+std::string note_on_finished_run(const std::string& run_directory, std::int64_t steps) {
+  const auto last = io::end_of_run(run_directory);
+  if (!last || last->reason != "finished" || last->step < steps) return "";
+  return fmt::format(
+      "finished at step {} already, and there is no checkpoint to go on from: nothing to train; job.overwrite=true "
+      "without --resume trains it again\n",
+      last->step);
+}
+
+std::string set_rows_aside(const std::string& run_directory) {
+  const auto last = io::end_of_run(run_directory);
+  if (!last || last->step == 0) return "";
+  return fmt::format("resume     a copy of run.h5, with {}, is in {}: delete it if you do not need it\n",
+                     counted(last->step, "step"), io::set_trace_aside(run_directory).string());
 }
 
 void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer,
@@ -286,9 +308,8 @@ io::Background::Work checkpoint_of(const Context& context, train::Trainer& train
                        .count = tensor.count});
   }
   return [state, tensors = std::move(tensors), directory = settings.job.directory,
-          keep = static_cast<int>(settings.checkpoint.keep)](const io::Peers& peers) {
-    io::write_checkpoint(directory, state, tensors, peers, keep);
-  };
+          keep = progress.was_bad ? std::numeric_limits<int>::max() : static_cast<int>(settings.checkpoint.keep)](
+             const io::Peers& peers) { io::write_checkpoint(directory, state, tensors, peers, keep); };
 }
 
 Saving::Saving(parallel::World& world, std::function<void(double)> completed, Note note)

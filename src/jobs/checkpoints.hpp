@@ -44,6 +44,14 @@ void require_model_of(const io::CheckpointState& state, const config::Settings& 
 void require_same_training(const io::CheckpointState& state, const config::Settings& settings,
                            const data::Corpus& corpus);
 
+/// A line on a run of `steps` steps that has finished, as its run.h5 says, for one without a checkpoint to go on from;
+/// "" if it has not. For rank 0.
+std::string note_on_finished_run(const std::string& run_directory, std::int64_t steps);
+
+/// Before a run without a checkpoint begins again: copies run.h5 aside if it has steps, and returns a line on it, else
+/// "". For rank 0.
+std::string set_rows_aside(const std::string& run_directory);
+
 /// Restores weights, moments, scalars and GEMM algorithms, and leaves out the samples that the run left out.
 /// Throws Failure(Exit::files) if the checkpoint does not fit the model, or ranks read different weights.
 void restore_checkpoint(const Beginning& beginning, const Context& context, train::Trainer& trainer,
@@ -56,6 +64,7 @@ io::Peers peers_of(parallel::World& world);
 struct Progress {
   std::int64_t step = 0, sample = 0;  // optimizer steps done; next global sample
   std::int64_t bad_steps = 0;
+  bool was_bad = false;  // the last step: no older checkpoint is deleted, since the weights may have diverged
 };
 
 /// What writes a checkpoint of the run. All started steps must be collected. `run_id`: from rank 0's run.h5. With

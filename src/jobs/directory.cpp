@@ -180,7 +180,7 @@ RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& n
     : path_(context.settings().job.directory),
       is_experiment_(config::traits_of(context.settings().job.kind).has_rows()) {
   context.world.agree_on_root([&] {
-    if (!may_exist) require_new_directory(context.settings().job);
+    may_exist ? require_own_status(path_ / kStatus) : require_new_directory(context.settings().job);
     Owner(path_).require_free(note);
     std::error_code error;
     fs::create_directories(path_, error);

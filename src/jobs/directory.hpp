@@ -23,9 +23,10 @@ void require_new_directory(const config::Job& job);
 /// <directory>/.lock, and on checkpoints/.lock where `checkpoints` is a link.
 class RunDirectory {
  public:
-  /// Makes the directory if it is missing. Refuses (exit 6) one that a job of Slurm owns (jobs/owner.hpp), unless
-  /// `may_exist` what require_new_directory refuses, and one where another run still works after kLockPatience_s (ranks
-  /// briefly outlive a killed mpirun). Collective; rank 0 does the work.
+  /// Makes the directory if it is missing. Refuses (exit 6) one that a job of Slurm owns (jobs/owner.hpp), what
+  /// require_new_directory refuses or, with `may_exist`, only a `status` that no run wrote, and a directory where
+  /// another run still works after kLockPatience_s (ranks briefly outlive a killed mpirun). Collective; rank 0 does the
+  /// work.
   RunDirectory(const Context& context, bool may_exist, const Note& note);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;

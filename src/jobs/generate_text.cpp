@@ -102,9 +102,11 @@ Exit generate(const Context& context) {
       tokens = continue_texts<Scalar>(checkpoint, trained.settings, settings, prompts);
     });
     for (std::size_t i = 0; i < texts.size(); ++i) {
-      std::string text = texts[i];
-      for (const int token : tokens[i]) {
-        if (token < data::kEndOfText) text += static_cast<char>(token);
+      const std::string text = texts[i] + bytes_of_tokens(tokens[i]);
+      const auto without = std::ranges::count_if(tokens[i], [](int token) { return token > data::kEndOfText; });
+      if (without > 0) {
+        fmt::print(stderr, "generate   {} of {} are no bytes (model.vocab_size is above 257) and have no text\n",
+                   without, counted(std::ssize(tokens[i]), "token"));
       }
       if (!g.prompts.empty()) io::answer(fmt::format("--- {} of {} ---\n", i + 1, texts.size()));
       io::answer_bytes(text + '\n');

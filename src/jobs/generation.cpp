@@ -25,13 +25,9 @@ std::vector<int> prompt_of(const config::Settings& settings, const data::Corpus&
 }
 
 std::string text_of(const TrainingSample& sample, const std::string& prompt, bool is_text) {
-  std::string text = is_text ? prompt : fmt::format("{} ->", fmt::join(sample.prompt, " "));
-  for (const int token : sample.tokens) {
-    if (!is_text)
-      text += fmt::format(" {}", token);
-    else if (token < data::kEndOfText)
-      text += static_cast<char>(token);
-  }
+  if (is_text) return prompt + bytes_of_tokens(sample.tokens);
+  std::string text = fmt::format("{} ->", fmt::join(sample.prompt, " "));
+  for (const int token : sample.tokens) text += fmt::format(" {}", token);
   return text;
 }
 
@@ -41,6 +37,14 @@ std::vector<int> tokens_of(const std::string& text) {
   std::vector<int> tokens;
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
   return tokens;
+}
+
+std::string bytes_of_tokens(std::span<const int> tokens) {
+  std::string text;
+  for (const int token : tokens) {
+    if (token < data::kEndOfText) text += static_cast<char>(token);
+  }
+  return text;
 }
 
 std::function<void(const std::function<void()>&, bool)> step_runner(const kernels::Device& exec,

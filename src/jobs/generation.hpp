@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ namespace tessera::jobs {
 
 /// The tokens of a text, which are its bytes.
 std::vector<int> tokens_of(const std::string& text);
+/// The bytes of tokens; those that are none, end-of-text among them, give nothing.
+std::string bytes_of_tokens(std::span<const int> tokens);
 
 /// For GenerateOptions::run_step: runs the first step launch by launch, captures the second as a graph, then replays
 /// it. With generate.chained its launches are chained (train/graph.hpp) if the decoder's kernels wait; if that is

@@ -8,9 +8,11 @@
 #include <limits>
 #include <string>
 
+#include "errors.hpp"
 #include "kernels/core/device_info.hpp"
 #include "kernels/core/events.hpp"
 #include "kernels/core/tensor.hpp"
+#include "kernels/core/words.hpp"
 #include "optim/step_state.hpp"
 
 namespace tessera::jobs {
@@ -117,6 +119,15 @@ io::RankRecord rank_record(const train::StepNumbers& numbers, bool is_profiled, 
   record.exposed_comm_s = static_cast<float>(numbers.exposed_comm_s);
   record.data_s = static_cast<float>(numbers.data_s);
   return record;
+}
+
+void require_profiled_ranks(parallel::World& world, const config::Trace& keys) {
+  for (const std::int64_t rank : keys.profile_ranks) {
+    if (rank < world.size()) continue;
+    world.fail(Failure(Exit::usage,
+                       "trace.profile_ranks: there is no rank {} in this run of {}; name ranks from 0 to {}", rank,
+                       counted(world.size(), "rank"), world.size() - 1));
+  }
 }
 
 void gather(const parallel::World& world, const std::vector<io::RankRecord>& mine, io::RankSteps* steps,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -50,6 +51,9 @@ io::RankRecord rank_record(const train::StepNumbers& numbers, bool is_profiled, 
 void gather(const parallel::World& world, const std::vector<io::RankRecord>& mine, io::RankSteps* steps,
             std::size_t most_ranks = io::kMostRanks);
 
+/// Refuses (exit 2) trace.profile_ranks that do not exist. Collective.
+void require_profiled_ranks(parallel::World& world, const config::Trace& keys);
+
 class RunFile {
  public:
   explicit RunFile(parallel::World& world) : world_(world) {}
@@ -57,7 +61,7 @@ class RunFile {
   /// On rank 0; the other ranks have no trace.
   void open(std::unique_ptr<io::Trace> trace) {
     trace_ = std::move(trace);
-    kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
+    earlier_kernels_.assign(trace_->kernels().begin(), trace_->kernels().end());
   }
   /// On every other rank whose events are kept, which goes on after `step` steps.
   void open_log(std::int64_t step) { log_ = std::make_unique<io::EventLog>(step + 1); }
@@ -86,24 +90,16 @@ class RunFile {
   void cut(std::int64_t step) {
     if (trace_) trace_->cut(step);
     if (log_) log_->set_step(step + 1);
+    kernels_.erase(kernels_.upper_bound(step), kernels_.end());
+    set_kernels();
   }
   bool is_flush_due() const { return trace_ && trace_->is_flush_due(); }  // on rank 0
 
-  /// Adds up the kernels of profiled steps.
-  void add(const kernels::KernelTimer& timer) {
-    for (const auto& row : timer.rows()) {
-      auto same =
-          std::find_if(kernels_.begin(), kernels_.end(), [&](const io::KernelRow& k) { return k.label == row.label; });
-      if (same == kernels_.end()) {
-        kernels_.push_back({row.label, row.calls, row.total_s, row.min_s, row.max_s});
-      } else {
-        same->calls += row.calls;
-        same->total_s += row.total_s;
-        same->min_s = std::min(same->min_s, row.min_s);
-        same->max_s = std::max(same->max_s, row.max_s);
-      }
-    }
-    if (trace_) trace_->set_kernels(kernels_);
+  /// The kernels of a profiled step.
+  void add(const kernels::KernelTimer& timer, std::int64_t step) {
+    std::vector<io::KernelRow>& kernels = kernels_[step];
+    for (const auto& row : timer.rows()) kernels.push_back({row.label, row.calls, row.total_s, row.min_s, row.max_s});
+    set_kernels();
   }
 
   /// Writes the file, after `work` on it, on rank 0, with what all ranks have added; a failure there is that of all.
@@ -129,6 +125,27 @@ class RunFile {
   double seconds() const { return seconds_; }  // spent here, on rank 0
 
  private:
+  /// Adds up the kernels of the profiled steps.
+  void set_kernels() {
+    if (!trace_) return;
+    std::vector<io::KernelRow> sums = earlier_kernels_;
+    for (const auto& [step, kernels] : kernels_) {
+      for (const io::KernelRow& row : kernels) {
+        const auto same =
+            std::find_if(sums.begin(), sums.end(), [&](const io::KernelRow& k) { return k.label == row.label; });
+        if (same == sums.end()) {
+          sums.push_back(row);
+        } else {
+          same->calls += row.calls;
+          same->total_s += row.total_s;
+          same->min_s = std::min(same->min_s, row.min_s);
+          same->max_s = std::max(same->max_s, row.max_s);
+        }
+      }
+    }
+    trace_->set_kernels(std::move(sums));
+  }
+
   /// Brings the rows of the other ranks to rank 0, in its time.
   void gather_events() {
     if (!world_.any(log_ && log_->has_rows())) return;
@@ -154,7 +171,8 @@ class RunFile {
   std::vector<io::RankRecord> mine_;  // of this rank's steps since the last flush
   MemorySample memory_;
   std::unique_ptr<io::EventLog> log_;
-  std::vector<io::KernelRow> kernels_;
+  std::vector<io::KernelRow> earlier_kernels_;                  // of the file that this start continues
+  std::map<std::int64_t, std::vector<io::KernelRow>> kernels_;  // by profiled step of this start
   double seconds_ = 0;
 };
 

@@ -77,7 +77,7 @@ class TrainingRun {
     const Exit code = failure_of(world_, caught).code();
     if (world_.size() == 1 && code != Exit::hang) saving_.finish_after_failure();
     trace_.set_end(fmt::format("failed: exit {}", static_cast<int>(code)));
-    if (trainer_) trainer_->keep_memory();
+    if (trainer_) tell("failed"), trainer_->keep_memory();
   }
 
  private:
@@ -88,12 +88,13 @@ class TrainingRun {
     const auto watch = world_.watch("the set-up", parallel::kPatience);
     const bool continues = continues_itself(context_);
     if (!continues) world_.agree_on_root([&] { require_new_directory(settings_.job); });
-    require_profiled_ranks();
+    require_profiled_ranks(world_, settings_.trace);
     make_plan();
     open_data();
     directory_.emplace(context_, continues, note_);
     const Beginning beginning = find_beginning(context_, continues, *corpus_, note_);
     if (is_at_end(beginning, continues)) return false;
+    if (continues && !beginning.checkpoint && has_finished()) return false;
     world_.agree_on_root(
         [&] { owner_.begin(beginning.checkpoint && continues ? beginning.checkpoint->state().step : 0, continues); });
     make_trainer(beginning);
@@ -105,15 +106,6 @@ class TrainingRun {
       saving_.finish();
     }
     return true;
-  }
-
-  void require_profiled_ranks() {
-    for (const std::int64_t rank : settings_.trace.profile_ranks) {
-      if (rank < world_.size()) continue;
-      world_.fail(Failure(Exit::usage,
-                          "trace.profile_ranks: there is no rank {} in this run of {}; name ranks from 0 to {}", rank,
-                          counted(world_.size(), "rank"), world_.size() - 1));
-    }
   }
 
   void make_plan() {
@@ -140,9 +132,10 @@ class TrainingRun {
       sampler_.emplace(*corpus_, settings_.model.context_length, settings_.data.validation_fraction,
                        settings_.job.seed);
     });
-    require_same(
-        world_, corpus_->fingerprint(),
-        fmt::format("reads other data than rank 0: {} differs between hosts; copy it there again", corpus_->name()));
+    require_same(world_, corpus_->fingerprint(),
+                 fmt::format("reads other data than rank 0, which reads {}: give all ranks the same path, and the file "
+                             "there the same content on every host",
+                             corpus_->name()));
     validation_windows_ = settings_.train.validation_sequences == 0
                               ? sampler_->validation_windows()
                               : std::min(settings_.train.validation_sequences, sampler_->validation_windows());
@@ -164,6 +157,14 @@ class TrainingRun {
     return true;
   }
 
+  /// The same of a run without a checkpoint.
+  bool has_finished() {
+    std::string note;
+    world_.agree_on_root([&] { note = note_on_finished_run(settings_.job.directory, settings_.train.steps); });
+    note_(note);
+    return world_.any(!note.empty());
+  }
+
   void make_trainer(const Beginning& beginning) {
     world_.agree([&] { trainer_ = std::make_unique<train::Trainer>(*plan_, settings_, world_); });
     world_.agree([&] { trainer_->connect(); });
@@ -183,6 +184,7 @@ class TrainingRun {
     if (world_.rank() != 0 && is_profiled_rank()) trace_.open_log(step_);
     world_.agree_on_root([&] {
       if (!continues) directory_->clear(note_);  // last: every check has passed
+      if (continues && !beginning.checkpoint) note_(set_rows_aside(settings_.job.directory));
       io::RunInfo info{origin_of(context_), mfu_.formula(), mfu_.peak(), offload_.link()};
       info.origin.build += fmt::format(", {}, BLAS {}", build_info::mpi(), library_in_use());
       info.job = slurm_job([](const char* name) { return std::getenv(name); });
@@ -306,7 +308,7 @@ class TrainingRun {
     const auto [numbers, loss] = watched_collect(step);
     if (is_profiled) {  // before a validation or a checkpoint, which are not part of the step
       timer_.stop();
-      trace_.add(timer_);
+      trace_.add(timer_, step);
     }
     trace_.record_events(false);
     steps_s_ += numbers.step_s;
@@ -314,7 +316,7 @@ class TrainingRun {
     const std::int64_t first = sample_, end = sampler_->after(first, settings_.train.batch_size - 1) + 1;
 
     io::StepRecord record = step_record(step, numbers, loss, settings_, is_profiled);
-    const bool is_bad = record.bad != 0;
+    const bool is_bad = was_bad_ = record.bad != 0;
     const std::int64_t trained = first - sampler_->left_out_before(first) + (is_bad ? 0 : settings_.train.batch_size);
     record.tokens = static_cast<double>(trained) * static_cast<double>(settings_.model.context_length);
     record.mfu = mfu_.of(train::step_flop(*plan_), record.step_time_s);
@@ -336,7 +338,18 @@ class TrainingRun {
     }
     console_.step(record);
     trace_.add(record, numbers, is_profiled);
+    if (validated_step_ == step && !std::isfinite(validation_loss_)) {
+      console_.end();
+      trace_.flush();
+      complete_last_checkpoint();
+      world_.fail(failure_at_validation(step, validation_loss_, last_checkpoint_ >= 0));
+    }
     if (saves_after(step)) save();
+  }
+
+  /// Before a failure that names the last checkpoint: one that cannot be completed is none.
+  void complete_last_checkpoint() {
+    if (!saving_.finish_after_failure()) last_checkpoint_ = checkpoint_before_;
   }
 
   std::pair<train::StepNumbers, double> watched_collect(std::int64_t step) {
@@ -361,7 +374,7 @@ class TrainingRun {
     console_.end();
     trace_.add(record, numbers, is_profiled);
     trace_.flush();
-    if (!saving_.finish_after_failure()) last_checkpoint_ = checkpoint_before_;
+    complete_last_checkpoint();
     world_.fail(failure_at_bad_step(record, last_checkpoint_ >= 0, settings_.train));
   }
 
@@ -399,7 +412,8 @@ class TrainingRun {
   void save() {
     saving_.save([&] { trace_.flush(); },
                  [&] {
-                   return checkpoint_of(context_, *trainer_, *corpus_, *sampler_, {step_, sample_, bad_steps_},
+                   return checkpoint_of(context_, *trainer_, *corpus_, *sampler_,
+                                        {step_, sample_, bad_steps_, was_bad_},
                                         trace_ ? trace_->run_id() : std::string());
                  },
                  saves_in_background());
@@ -434,7 +448,7 @@ class TrainingRun {
                       counted(sample->was_cut ? std::ssize(sample->tokens) : settings_.train.sample_tokens, "token"),
                       sample->was_cut ? ", then stopped by a signal or the time limit; the run is finished" : "",
                       sample->text));
-    trace_.flush([&](io::Trace& trace) { trace.set_sample(sample->prompt, sample->tokens); });
+    trace_.flush([&](io::Trace& trace) { trace.set_sample(sample->prompt, sample->tokens, step_); });
   }
 
   void tell(const std::string& state) {
@@ -460,6 +474,7 @@ class TrainingRun {
   kernels::KernelTimer timer_;
   std::int64_t step_ = 0, sample_ = 0;  // optimizer steps done; next global sample
   std::int64_t bad_steps_ = 0;          // of the run
+  bool was_bad_ = false;                // the last step
   train::StateScalars first_scalars_;   // of step 0
   std::int64_t last_checkpoint_ = -1;   // step of the newest one of this run, which may be under way
   std::int64_t checkpoint_before_ = -1;

@@ -100,7 +100,7 @@ void verify(const Context& context) {
                                    .attention = train::choose_attention(settings.attention, kDtype<Scalar>, shape.D()),
                                    .is_fused = settings.train.fused,
                                    .recomputes_attention = settings.train.recompute == config::Recompute::all};
-  if (settings.precision.compute == config::Precision::tf32) options.math = kernels::GemmMath::tf32;
+  options.math = train::math_of(settings.precision.compute);
   const model::ActivationTensors tensors = model::declare_activations(shape, options, layout);
   if (kernels::kIsHost<Exec>) {
     layout.add_outside("weights and logits in fp32", 4 * (table.flat_count() + std::int64_t{N} * shape.V));

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import unittest
 
+import h5py
 import numpy as np
 
 from harness import FILES, NUMBERS, STOPPED, TINY, USAGE, RunTest, column, index_of, latest_step, tensors
@@ -13,6 +14,7 @@ WINDOW, DEVIATIONS = 6, 2.0
 SPIKES = ("train.steps=60", "train.validate_every=0", "trace.profile_steps=[]", f"train.spike_window={WINDOW}",
           f"train.spike_deviations={DEVIATIONS}", "train.bad_steps_limit=40", "checkpoint.every=12", "checkpoint.keep=9")
 BATCH = 12
+HOT = ("optimizer.learning_rate=100", "optimizer.min_learning_rate=100", "optimizer.clip_norm=0", "optimizer.warmup_steps=0")
 
 
 class BadSteps(RunTest):
@@ -114,9 +116,35 @@ class BadSteps(RunTest):
         self.assertEqual(result.code, FILES, str(result))
         self.assertIn("the last of step 36, is gone", result.err)
 
+    def test_a_profiled_step_that_is_repeated_counts_once(self):
+        def recorded(how):
+            run = self.train(how, *SPIKES, "train.steps=44", "trace.memory=false", "trace.profile_steps=[39]", f"train.on_bad_step={how}", ranks=2)
+            with h5py.File(run / "run.h5", "r") as file:
+                self.assertEqual(set(file["events/step"][()]), {39})
+                return {name: file[name].size for name in ("events/step", "comm/step")}, file["kernels/calls"][()].sum()
+
+        self.assertEqual(recorded("rewind"), recorded("skip"))
+
+    def test_weights_that_diverge_are_seen_by_a_validation(self):
+        """The numbers of the last step, of other samples, do not tell."""
+        run = self.folder / "run"
+        self.run_deck(TINY, f"job.directory={run}", "train.steps=16", *HOT, "train.validate_every=1", code=NUMBERS,
+                      says=["the validation loss is nan", "the weights have diverged"])
+        self.assertEqual((run / "status").read_text().split()[0], "failed")
+        self.assertTrue(np.isfinite(column(run, "loss")).all(), "no step was bad")
+        self.assertLess(latest_step(run), column(run, "step")[-1], "no checkpoint has these weights")
+
+    def test_checkpoints_from_before_bad_steps_are_kept(self):
+        run = self.folder / "run"
+        self.run_deck(TINY, f"job.directory={run}", "train.steps=40", *HOT, "train.on_bad_step=skip", "train.bad_steps_limit=6",
+                      "train.validate_every=0", "checkpoint.every=1", "checkpoint.keep=2", code=NUMBERS)
+        last_good = int(column(run, "step")[column(run, "bad") == 0][-1])
+        self.assertEqual((column(run, "bad") > 0).sum(), 7)
+        kept = sorted(int(path.name.removeprefix("step_")) for path in (run / "checkpoints").glob("step_*"))
+        self.assertEqual(kept[:2], [last_good - 1, last_good])
+
     def test_one_bad_step_too_many_ends_the_run(self):
-        hot = ("optimizer.learning_rate=100", "optimizer.min_learning_rate=100", "optimizer.clip_norm=0", "optimizer.warmup_steps=0",
-               "train.bad_steps_limit=3")
+        hot = (*HOT, "train.bad_steps_limit=3", "train.validate_every=0")
         for how in ("skip", "rewind"):  # weights that have become infinite give bad steps only; a way back repeats them
             with self.subTest(how=how):
                 self.run_deck(TINY, f"job.directory={self.folder / how}", *hot, f"train.on_bad_step={how}", code=NUMBERS,

@@ -48,6 +48,9 @@ class Ranks(RunTest):
         self.train("run", "train.steps=2", "optimizer.warmup_steps=1", "trace.profile_steps=[]", ranks=2,
                    wrapper=("env", "SLURM_JOB_ID=17", "SLURM_STEP_ID=3", "SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NTASKS=1"))
 
+    def test_a_plan_in_an_allocation_is_for_the_ranks_that_were_started(self):
+        self.run_deck(TINY, "--plan", wrapper=("env", "SLURM_JOB_ID=17", "SLURM_NTASKS=4"), says="plan       for 1 rank (as started")
+
     def test_the_same_ranks_give_the_same_bits(self):
         self.assert_same_tensors(*(tensors(self.train(name, ranks=2)) for name in ("a", "b")))
 

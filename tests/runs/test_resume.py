@@ -119,6 +119,36 @@ class Resume(RunTest):
                     self.assertNotIn("generated", result.out)
                     self.assertEqual(snapshot(directory), before)
 
+    def test_without_a_checkpoint_no_row_is_lost(self):
+        none = ("checkpoint.every=0", "checkpoint.at_end=false")
+        directory = self.train("run", "train.steps=20", *none)
+        before = snapshot(directory)
+        for ranks in (None, 2):
+            self.run_deck(TINY, f"job.directory={directory}", "train.steps=20", *none, "--resume", "auto", ranks=ranks,
+                          says="finished at step 20 already")
+            self.assertEqual(snapshot(directory), before)
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=25", *none, "--resume", "auto", says="a copy of run.h5, with 20 steps, is in")
+        self.assertEqual(len(column(directory, "step")), 25)
+        copy, = (directory / "checkpoints").glob("abandoned_*")
+        self.assertEqual(list(column(copy, "step")), list(range(1, 21)))
+        self.run_deck(TINY, f"job.directory={directory}", "train.steps=5", "job.overwrite=true")
+        self.assertFalse(copy.exists())
+
+    def test_a_status_that_no_run_wrote_is_not_replaced(self):
+        directory = self.folder / "run"
+        directory.mkdir()
+        (directory / "status").write_text("notes of three weeks")
+        for way in ("--resume", "auto"), ("job.overwrite=true",):
+            self.run_deck(TINY, f"job.directory={directory}", *way, code=FILES, says="is not the status of a run")
+
+    def test_a_larger_validation_part_is_named(self):
+        directory = self.train("run", "train.steps=5", "data.validation_fraction=0.1")
+        larger = "the validation part is larger"
+        for fraction, words in (("0.05", ()), ("0.2", larger)):
+            result = self.run_deck(TINY, f"job.directory={self.folder / fraction}", "train.steps=10", f"data.validation_fraction={fraction}",
+                                   "--resume", directory, says=words)
+            self.assertEqual(larger in result.out, bool(words))
+
     def test_another_training_without_a_step_left_is_refused(self):
         directory = self.train("run", "train.steps=10")
         before = snapshot(directory)

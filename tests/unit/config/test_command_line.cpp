@@ -78,6 +78,14 @@ TEST(CommandLine, kokkos_arguments_pass_through) {
   EXPECT_EQ(line.deck, "a.toml");
 }
 
+TEST(CommandLine, what_kokkos_would_ignore_is_refused) {
+  for (const char* wrong : {"--kokkos-num-threads=abc", "--kokkos-num-threads=", "--kokkos-num-threads",
+                            "--kokkos-foo=1", "--kokkos-threads=8"}) {
+    EXPECT_THAT(refused({"a.toml", wrong}), HasSubstr("is no option of Kokkos")) << wrong;
+  }
+  EXPECT_EQ(parse({"a.toml", "--kokkos-tools-libs=x.so"}).kokkos_arguments.size(), 1u);
+}
+
 TEST(CommandLine, kokkos_chooses_no_gpu_past_our_checks) {
   EXPECT_THAT(refused({"a.toml", "--kokkos-device-id=1"}), HasSubstr("CUDA_VISIBLE_DEVICES"));
   EXPECT_THAT(refused({"a.toml", "--kokkos-map-device-id-by=mpi_rank"}), HasSubstr("--kokkos-map-device-id-by:"));

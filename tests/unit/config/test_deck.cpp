@@ -155,6 +155,17 @@ TEST(Deck, paths_start_at_the_deck_and_in_overrides_at_the_current_directory) {
   EXPECT_EQ(deck.settings.job.input, here + "/in.h5");
 }
 
+TEST(Deck, a_path_up_from_a_link_starts_at_its_target) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("tessera_deck_{}", getpid());
+  fs::create_directories(folder / "real/deep");
+  fs::create_directories(folder / "work");
+  fs::create_directory_symlink(folder / "real/deep", folder / "work/link");
+  const Deck deck =
+      parse_deck("data = {source = \"text\", path = \"link/../text.txt\"}", "d", {}, (folder / "work").string());
+  EXPECT_EQ(deck.settings.data.path, (fs::canonical(folder) / "real/text.txt").string());
+  fs::remove_all(folder);
+}
+
 TEST(Deck, a_path_that_begins_with_a_tilde_is_refused) {
   for (const char* path : {"~", "~/run"}) {
     const std::string wrong = fmt::format("\"{}\" begins with ~, which only a shell replaces", path);

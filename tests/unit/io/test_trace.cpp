@@ -189,14 +189,15 @@ TEST(Trace, the_latest_sample_outlives_a_resume) {
   const std::vector<int> prompt = {7, 8}, generated = {9, 10, 11};
   {
     Trace trace(folder / "run.h5", kInfo, 0);
-    trace.set_sample(generated, prompt);
-    trace.set_sample(prompt, generated);
+    trace.set_sample(generated, prompt, 5);
+    trace.set_sample(prompt, generated, 6);
     trace.flush();
   }
   Trace trace(folder / "run.h5", kInfo, 0, 0);
   trace.flush();
   EXPECT_THAT(integers(folder / "run.h5", "sample/token"), ElementsAre(7, 8, 9, 10, 11));
   EXPECT_THAT(integers(folder / "run.h5", "sample/is_prompt"), ElementsAre(1, 1, 0, 0, 0));
+  EXPECT_EQ(io::h5::File::open(folder / "run.h5").group("sample").integer("step"), 6);
   EXPECT_EQ(open_with_python(folder / "run.h5", 0), 0);
 }
 
