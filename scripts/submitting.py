@@ -1,6 +1,5 @@
 """Job scripts for Slurm: what slurm/submit, scaling and experiment share."""
 import os
-import re
 import shlex
 import shutil
 import subprocess
