@@ -64,9 +64,9 @@ int launcher_rank(int without_launcher = 0) {
   return number_in_environment({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}, without_launcher);
 }
 int launcher_ranks() {
-  const bool is_step = std::getenv("SLURM_STEP_ID") != nullptr;  // SLURM_NTASKS is also that of an allocation
-  return std::max(1, is_step ? number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}, 1)
-                             : number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1));
+  // Outside of srun's steps, SLURM_NTASKS is the allocation's.
+  const int of_step = std::getenv("SLURM_STEP_ID") ? number_in_environment({"SLURM_NTASKS"}, 1) : 1;
+  return std::max(1, number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, of_step));
 }
 
 /// Whether this is the first rank of its host; false if the launcher does not tell.

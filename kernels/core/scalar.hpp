@@ -1,16 +1,16 @@
 /// Storage types and the float arithmetic behind them.
 ///
 /// `bfloat16` and `float16` are two bytes that convert to float and back (round to nearest even; a double is rounded to
-/// float first). They have no
-/// arithmetic of their own, so no sum can run in 16 bits by accident. Kokkos' own `bhalf_t` is an alias of float in
-/// builds without a device backend, which is why these exist.
+/// float first). They have no arithmetic of their own, so no sum can run in 16 bits by accident. Kokkos' own `bhalf_t`
+/// is an alias of float in builds without a device backend, which is why these exist.
 ///
 ///   Accum<Scalar>   the type a kernel computes and accumulates in: double for double, float for the rest
 ///   kEpsilon<S>     unit roundoff used to derive tolerances: distance from 1 to the next value
 ///   E<Scalar>(n)    in the `Error` lines of kernels: the error bound of a sum of n terms, eps<Scalar> +
 ///                   (8 + 2 sqrt(n)) eps<Accum<Scalar>>, where eps is kEpsilon. Tests check the kernels against these
-///                   lines, with sums in double (tests/support/scalars.hpp). A factor sqrt(n) beside it is the size of
-///                   a sum of n terms of either sign; of terms of one sign that is n.
+///                   lines, with sums in double (tests/support/scalars.hpp).
+///                   A factor sqrt(n) beside it is the size of a sum of n terms of either sign; of terms of one sign
+///                   that is n.
 #pragma once
 
 #include <Kokkos_Macros.hpp>

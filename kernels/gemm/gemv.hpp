@@ -23,7 +23,7 @@
 /// Numerics   products and sums in Real = Accum<Scalar>; h is rounded to Scalar, the normed row and g, u are not; y is
 ///            rounded once.
 /// Error      eps<Scalar> relative, plus E<Real>(K) (1 + sqrt(K)) for operands up to 1 (kernels/core/scalar.hpp);
-///            gated: plus 4 sqrt(K) times that, for the other factor's size.
+///            gated: 2 (1 + sqrt(K)) times that, for the other factor's size.
 /// Order      fixed for given shapes: bitwise repeatable. No atomics. A row of y does not depend on the others; that
 ///            there are more than two can change the order of its sums.
 /// Memory     pad: level 0, Real K on hosts; on GPUs per thread Real (kTile + 1) * M, M rounded up to 1, 2, 4 or 8, or

@@ -305,7 +305,7 @@ std::vector<Key> make_table() {
        "Steps between checkpoints. 0: only at the end and when stopped."},
       {"checkpoint.keep", at<&S::checkpoint, &Checkpoint::keep>(), between(1, 1 << 20), "checkpoints",
        "How many of the newest complete checkpoints stay on disk. Older ones are deleted once the newest has been read "
-       "back from the disk and agrees with its checksums."},
+       "back from the disk and agrees with its checksums; none right after a bad step."},
       {"checkpoint.at_end", at<&S::checkpoint, &Checkpoint::at_end>(), any(), "-",
        "Whether a run saves a checkpoint after its last step. false: the finished run cannot be continued. A run that "
        "is stopped always saves one."},

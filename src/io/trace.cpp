@@ -112,6 +112,17 @@ const Column<CommRow> kCommColumns[] = {
     {"attempt", kAttempt, &CommRow::attempt, true},
 };
 
+/// The run.h5 in `run_directory`; none where that is missing, a link, or of another program. Throws Failure if it is no
+/// HDF5 file.
+std::optional<h5::File> open_run(const std::filesystem::path& run_directory) {
+  const std::filesystem::path path = run_directory / "run.h5";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error))) return {};
+  auto file = h5::File::open(path);
+  if (file.format() != kRunFormat) return {};
+  return file;
+}
+
 std::string new_run_id() {
   std::random_device bits;
   return fmt::format("{:08x}{:08x}", bits(), bits());
@@ -135,13 +146,10 @@ std::vector<Attempt> load_attempts(const h5::Group& file, std::int64_t count) {
 }
 
 std::string run_id_in(const std::filesystem::path& run_directory) {
-  const std::filesystem::path path = run_directory / "run.h5";
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error))) return "";
   try {
-    const auto file = h5::File::open(path);
-    if (file.format() != kRunFormat) return "";
-    const auto info = file.group("info");
+    const auto file = open_run(run_directory);
+    if (!file) return "";
+    const auto info = file->group("info");
     return info.has_attribute("run_id") ? info.text("run_id") : "";
   } catch (const Failure&) {  // no HDF5 file
     return "";
@@ -149,11 +157,11 @@ std::string run_id_in(const std::filesystem::path& run_directory) {
 }
 
 std::optional<RunEnd> end_of_run(const std::filesystem::path& run_directory) {
-  if (run_id_in(run_directory).empty()) return {};
   try {
-    const auto file = h5::File::open(run_directory / "run.h5");
-    const auto steps = file.dataset("steps/step").values<std::int64_t>();
-    const auto attempts = load_attempts(file, file.group("info").integer("attempts"));
+    const auto file = open_run(run_directory);
+    if (!file) return {};
+    const auto steps = file->dataset("steps/step").values<std::int64_t>();
+    const auto attempts = load_attempts(*file, file->group("info").integer("attempts"));
     return RunEnd{steps.empty() ? 0 : steps.back(), attempts.empty() ? "" : attempts.back().reason};
   } catch (const Failure& fault) {
     if (fault.code() != Exit::files) throw;

@@ -54,7 +54,8 @@ constexpr std::string_view kRunFormat = "tessera run";  // its attribute /info f
 /// ids.
 std::string run_id_in(const std::filesystem::path& run_directory);
 
-/// The last step in that file and how the run's latest start ended (Attempt::reason); nothing where run_id_in has none.
+/// The last step in that file and how the run's latest start ended (Attempt::reason); nothing where it is missing, a
+/// link, damaged or no file of this program.
 struct RunEnd {
   std::int64_t step = 0;
   std::string reason;

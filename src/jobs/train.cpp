@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -77,7 +78,9 @@ class TrainingRun {
     const Exit code = failure_of(world_, caught).code();
     if (world_.size() == 1 && code != Exit::hang) saving_.finish_after_failure();
     trace_.set_end(fmt::format("failed: exit {}", static_cast<int>(code)));
-    if (trainer_) tell("failed"), trainer_->keep_memory();
+    if (!trainer_) return;
+    tell("failed");
+    trainer_->keep_memory();
   }
 
  private:
@@ -338,18 +341,17 @@ class TrainingRun {
     }
     console_.step(record);
     trace_.add(record, numbers, is_profiled);
-    if (validated_step_ == step && !std::isfinite(validation_loss_)) {
-      console_.end();
-      trace_.flush();
-      complete_last_checkpoint();
-      world_.fail(failure_at_validation(step, validation_loss_, last_checkpoint_ >= 0));
-    }
+    if (validated_step_ == step && !std::isfinite(validation_loss_))
+      fail([&](bool has_checkpoint) { return failure_at_validation(step, validation_loss_, has_checkpoint); });
     if (saves_after(step)) save();
   }
 
-  /// Before a failure that names the last checkpoint: one that cannot be completed is none.
-  void complete_last_checkpoint() {
-    if (!saving_.finish_after_failure()) last_checkpoint_ = checkpoint_before_;
+  /// Ends the run on all ranks, with what it has recorded.
+  void fail(const std::function<Failure(bool has_checkpoint)>& failure) {
+    console_.end();
+    trace_.flush();
+    if (!saving_.finish_after_failure()) last_checkpoint_ = checkpoint_before_;  // that one could not be completed
+    world_.fail(failure(last_checkpoint_ >= 0));
   }
 
   std::pair<train::StepNumbers, double> watched_collect(std::int64_t step) {
@@ -371,11 +373,8 @@ class TrainingRun {
   void require_may_go_on(const io::StepRecord& record, const train::StepNumbers& numbers, bool is_profiled) {
     const bool stops = settings_.train.on_bad_step == config::OnBadStep::stop;
     if (!stops && bad_steps_ <= settings_.train.bad_steps_limit) return;
-    console_.end();
     trace_.add(record, numbers, is_profiled);
-    trace_.flush();
-    complete_last_checkpoint();
-    world_.fail(failure_at_bad_step(record, last_checkpoint_ >= 0, settings_.train));
+    fail([&](bool has_checkpoint) { return failure_at_bad_step(record, has_checkpoint, settings_.train); });
   }
 
   /// After a bad step: to the last checkpoint, or the start. What was started since is forgotten.

@@ -128,7 +128,7 @@ class BadSteps(RunTest):
     def test_weights_that_diverge_are_seen_by_a_validation(self):
         """The numbers of the last step, of other samples, do not tell."""
         run = self.folder / "run"
-        self.run_deck(TINY, f"job.directory={run}", "train.steps=16", *HOT, "train.validate_every=1", code=NUMBERS,
+        self.run_deck(TINY, f"job.directory={run}", "train.steps=40", *HOT, "train.validate_every=1", code=NUMBERS,
                       says=["the validation loss is nan", "the weights have diverged"])
         self.assertEqual((run / "status").read_text().split()[0], "failed")
         self.assertTrue(np.isfinite(column(run, "loss")).all(), "no step was bad")

@@ -15,7 +15,7 @@
 /// Source     Dao et al. 2023, "Flash-Decoding for long-context inference"; running softmax: Milakov & Gimelshein 2018,
 ///            arXiv:1805.02867. Teams that count their arrivals: CUDA Programming Guide, "Memory Fence Functions".
 /// Numerics   products, sums and parts in Real = Accum<Scalar>; out is rounded once.
-/// Error      against double: eps<Scalar> relative plus E<Real>(keys + D) + S eps<Real> times max|v|, S the largest
+/// Error      against double: eps<Scalar> relative plus (E<Real>(keys + D) + S eps<Real>) max|v|, with S the largest
 ///            scale |q| |k_j| (kernels/core/scalar.hpp).
 /// Order      fixed for given keys and parts: bitwise repeatable. Atomics only count arrivals.
 /// Memory     pad: level 0, Real D + 2 per group, or `parts`. From the caller: `partial` and `arrived`.

@@ -13,8 +13,8 @@
 ///            arXiv:2603.05451 (FlashAttention-4).
 /// Numerics   products of Scalar, sums and exponentials in float; probabilities are rounded to Scalar (relative to the
 ///            bound) before they multiply v, out once at the end.
-/// Error      out eps<Scalar> + (8 + S) eps<float> for v up to 1; lse (32 + S) eps<float>, relative and of the largest
-///            entry.
+/// Error      with S as in task.hpp: out eps<Scalar> + (8 + S) eps<float> for v up to 1; lse (32 + S) eps<float>,
+///            relative and of the largest entry.
 /// Memory     scratch: the tile of queries and a ring of tiles of k and v, 8 to 96 KiB; no workspace.
 /// Cost       D is rounded up to the next width that is compiled.
 /// Throws     std::invalid_argument if D is not supported, scale is not positive, or a row of q, k, v or out does not

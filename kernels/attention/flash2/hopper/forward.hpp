@@ -16,8 +16,8 @@
 /// Departs    tiles of queries are counted from the end, so that with a causal mask the incomplete one is the cheapest;
 ///            the softmax's maximum is updated on demand; no clusters, no fp8.
 /// Numerics   products of Scalar summed in float, softmax in float, weights rounded to Scalar for the second product.
-/// Error      out eps<Scalar> + (8 + S) eps<float> for v up to 1; lse (32 + S) eps<float>, relative and of the largest
-///            entry.
+/// Error      with S as in task.hpp: out eps<Scalar> + (8 + S) eps<float> for v up to 1; lse (32 + S) eps<float>,
+///            relative and of the largest entry.
 /// Order      fixed for given shapes: bitwise repeatable, whichever team processes a tile.
 /// Memory     pad: level 0, 45 to 225 KiB by head width. Needs large scratch (kernels/cuda/large_scratch.hpp).
 /// Throws     std::invalid_argument if runs_on() or accepts() is false, D is not supported, or the scale not above 0.
