@@ -291,12 +291,26 @@ class Experiments(RunTest):
 
     def test_a_signal_to_all_reaches_the_one_that_runs(self):
         script = self.folder / "slow.py"
-        script.write_text("import os, signal, sys, time\nend = lambda *_: sys.exit('experiment: stopped by SIGTERM: the same command continues')\n"
-                          "signal.signal(signal.SIGTERM, end)\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(600)\n")
+        script.write_text("""import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("experiment: stopped by SIGTERM: the same command continues"))
+here, first, lanes = pathlib.Path(__file__).parent, os.environ["FIRST"], int(os.environ["LANES"])
+(here / f"{sys.argv[1]}.handles").touch()
+while sys.argv[1] == first and len(list(here.glob("*.handles"))) < lanes:
+    time.sleep(0.01)
+if sys.argv[1] == first:
+    os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(600)
+""")
         for gpus, names in (((), ["comm", "step"]), (["0", "1"], ["hbm", "notebook", "step", "comm"])):
-            with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()):
+            lanes = max(1, len(gpus))
+            for left in self.folder.glob("*.handles"):
+                left.unlink()
+            with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()), \
+                    mock.patch.dict(os.environ, FIRST=names[0], LANES=str(lanes)):
                 self.assertEqual(every.run_all(script, names, [], self.folder, False, gpus=gpus), STOPPED)
-            self.assertRegex(printed.getvalue(), f"{names[0]} +exit 75: stopped by SIGTERM: the same command continues(.|\n)*{names[-1]} +not begun")
+            for name in names[:lanes]:
+                self.assertRegex(printed.getvalue(), f"{name} +exit 75: stopped by SIGTERM: the same command continues")
+            self.assertRegex(printed.getvalue(), f"{names[-1]} +not begun")
 
     def test_all_goes_on_after_one_that_a_fault_ended(self):
         script = self.folder / "script.py"
