@@ -15,6 +15,11 @@ def homes(root=ROOT):
             **{f"bench/{folder.name}": folder for folder in folders("input/bench")}}
 
 
+def all_of(uses_gpus):
+    """Names of those that --all runs: the benchmarks' shapes are of a size for GPUs."""
+    return [name for name in homes() if uses_gpus or not name.startswith("bench/")]
+
+
 def module_of(name):
     """What draws it: scripts/experiments/NAME.py, of a benchmark bench_NAME.py or, where there is none, bench.py."""
     own = name.replace("/", "_")

@@ -23,7 +23,7 @@ from harness import LIMIT_S, PROGRAM, SOURCE, RunTest, write_script
 
 sys.path.insert(0, str(SOURCE / "scripts"))
 from experiments import every, flash_grid, flash_ladder, hbm, launch, memory_2p7b, ncu, profile, scaling, sharding, step, table  # noqa: E402  (after the path to it)
-from experiments.homes import homes, module_of  # noqa: E402
+from experiments.homes import all_of, homes, module_of  # noqa: E402
 from compare import beside, steps  # noqa: E402
 from compare.sides import Failed, Torch  # noqa: E402
 import launching  # noqa: E402
@@ -311,6 +311,11 @@ time.sleep(600)
             for name in names[:lanes]:
                 self.assertRegex(printed.getvalue(), f"{name} +exit 75: stopped by SIGTERM: the same command continues")
             self.assertRegex(printed.getvalue(), f"{names[-1]} +not begun")
+
+    def test_all_runs_benchmarks_on_gpus_alone(self):
+        self.assertEqual(set(all_of(True)), set(homes()))
+        self.assertEqual(set(all_of(True)) - set(all_of(False)), {name for name in homes() if name.startswith("bench/")})
+        self.assertIn("bench/step_gpu", all_of(True))
 
     def test_all_goes_on_after_one_that_a_fault_ended(self):
         script = self.folder / "script.py"
