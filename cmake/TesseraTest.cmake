@@ -44,7 +44,7 @@ function(tessera_test name)
     endforeach()
   else()
     target_link_libraries(${target} PRIVATE $<IF:$<BOOL:${arg_WITHOUT_KOKKOS}>,tessera_test_main_plain,tessera_test_main>)
-    gtest_discover_tests(${target} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
+    gtest_discover_tests(${target} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 300
       PROPERTIES LABELS "${kind}$<$<BOOL:${arg_WITHOUT_KOKKOS}>:.host>;${arg_LABELS}" TIMEOUT ${limit})
   endif()
 endfunction()

@@ -268,7 +268,7 @@ def steps(rows):
     memory.barh(np.arange(count), planned / factor, height=0.62, color=PURPLE, label="planned")
     if np.isfinite(peak).any():
         memory.plot(peak / factor, np.arange(count), "|", color=INK, markersize=13, markeredgewidth=2, label="measured")
-    write_beside(memory, np.fmax(planned, peak) / factor, ["" if np.isnan(value) else f"{value / factor:.3g} {unit}" for value in planned])
+    write_beside(memory, np.fmax(planned, peak) / factor, ["" if np.isnan(value) else f"{plotting.significant(value / factor)} {unit}" for value in planned])
     memory.set_xlabel(unit)
     for axes, where in ((time, "center left"), (memory, "center right")):
         lower.legend(*axes.get_legend_handles_labels(), loc=where, ncol=5, handlelength=1.0, handleheight=1.0)

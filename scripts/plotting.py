@@ -4,6 +4,7 @@ Imports nothing but the standard library by itself, so that --help wants nothing
 """
 import argparse
 import os
+import re
 import sys
 
 # Okabe & Ito's colours: distinct for colour-blind readers and in print.
@@ -57,9 +58,14 @@ def rate_unit(largest):
     return scaled(largest, [(1e9, "GFLOP/s"), (1e12, "TFLOP/s")])
 
 
+def significant(value, digits=3):
+    """So many digits of a number, and never a power of ten for want of one: 1010, not 1.01e+03."""
+    return f"{value:.{max(digits, len(f'{abs(value):.0f}'))}g}"
+
+
 def short_count(value, _=None):
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= limit:
+        if abs(value) >= 0.9995 * limit:  # which three digits would round to 1e+03
             return f"{value / limit:.3g}{letter}"
     return f"{value:.3g}"
 
@@ -72,9 +78,14 @@ def length_text(tokens):
 PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312}  # [TFLOP/s] of GPUs, dense bf16, by their data sheets
 
 
+def known_gpu(model, names):
+    """Which of these GPUs a driver's name means, or None: a part of one is none of them, nor is another with its chip (kernels/core/gpus.hpp)."""
+    return None if re.search(" MIG | NVL|-40GB", model) else next((name for name in names if re.search(f"(^| ){re.escape(name)}", model)), None)
+
+
 def peak_of(models):
     """TFLOP/s, dense bf16, of the first of these models that has a data sheet here; NaN if none has."""
-    return next((peak for model in models for name, peak in PEAKS.items() if name in model), float("nan"))
+    return next((PEAKS[name] for model in models if (name := known_gpu(model, PEAKS))), float("nan"))
 
 
 # --- parts of a picture
@@ -198,8 +209,8 @@ def require_modules(program):
     matplotlib.use("Agg")
 
 
-def draw_file(program, path, output, draw, wanted):
-    """Writes draw(file), a figure, to `output`, or beside `path`; the exit code. `wanted`: what `path` should be."""
+def draw_file(program, path, output, draw, wanted, lines=()):
+    """Writes draw(file), a figure, to `output`, or beside `path`, then prints `lines`; the exit code. `wanted`: what `path` should be."""
     import h5py
     import matplotlib.pyplot as plt
 
@@ -214,5 +225,8 @@ def draw_file(program, path, output, draw, wanted):
         print(f"{program}: {path} -> {output}: {fault}. Give {wanted} and a place that can be written to.",
               file=sys.stderr)
         return 6
-    print(f"{program}: wrote {output}")
+    try:
+        print(*lines, f"{program}: wrote {output}", sep="\n", flush=True)
+    except BrokenPipeError:  # who reads has seen enough, and the picture is there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -91,7 +91,7 @@ def figures(file):
         "gpus": (", ".join(info.get("gpu_models", [])), "1", "models of GPUs; empty on CPUs"),
         "steps": (int(steps["step"][-1]) if len(steps["step"]) else 0, "1", "optimizer steps done"),
         "tokens": (last_number(steps["tokens"]), "token", "trained on"),
-        "loss": (last_number(steps["loss"]), "nat", "of the last step"),
+        "loss": (float(steps["loss"][-1]) if len(steps["loss"]) else np.nan, "nat", "of the last step"),
         "validation_loss": (last_number(steps["validation_loss"]), "nat", "the last one"),
         "peak_bytes": (last_number(steps["peak_bytes"]), "byte", "of rank 0's arena"),
     }

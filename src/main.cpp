@@ -26,6 +26,7 @@
 #include "config/deck.hpp"
 #include "config/job_numbers.hpp"
 #include "config/job_traits.hpp"
+#include "config/text.hpp"
 #include "errors.hpp"
 #include "io/answer.hpp"
 #include "jobs/checkpoints.hpp"
@@ -166,7 +167,7 @@ bool answer_about_deck(const config::CommandLine& line, const config::Deck& deck
 /// finalised, Kokkos before MPI.
 int run(int argc, char** argv, const config::CommandLine& line, const config::Deck& deck) {
   if (!config::traits_of(deck.settings.job.kind).resumes) jobs::end_on_signals();
-  const std::string command = fmt::format("{}", fmt::join(argv, argv + argc, " "));
+  const std::string command = config::as_utf8(fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   jobs::require_limits(launcher_rank(-1) >= 0);
   const config::Parallel& keys = deck.settings.parallel;
   parallel::StartWatch start(launcher_rank(), launcher_ranks(), keys.timeout_s, static_cast<int>(Exit::hang));

@@ -47,8 +47,9 @@ def facts(results):
 def roof_of(results):
     """The roof of the GPU that ran this; that of an H200, and False, if it is none of those that the program knows."""
     gpus = (results.facts or facts(results))["gpus"]
-    here = next((gpu for gpu in gpus for model in results.gpus() if gpu["name"] in model), None)
-    gpu = here or next(gpu for gpu in gpus if gpu["name"] == "H200")
+    by_name = {gpu["name"]: gpu for gpu in gpus}
+    here = next((name for model in results.gpus() if (name := plotting.known_gpu(model, by_name))), None)
+    gpu = by_name[here or "H200"]
     return Roof(**{field.name: gpu[field.name] for field in fields(Roof)}), here is not None
 
 

@@ -49,12 +49,16 @@ def measured(results):
         yield by_block(kept)
 
 
-def expected(row, master):
-    """Bytes of weights, gradients and optimizer on a rank: together 16 P, less what is sharded; 16-bit weights keep their low halves in the optimizer."""
+WEIGHT_AND_OPTIMIZER_BYTES = {"fp32": (4, 8), "tf32": (4, 8), "bf16": (2, 10), "fp16": (2, 12)}  # of a parameter; bf16's keep their low halves in the
+# optimizer, fp16's a copy of fp32
+
+
+def expected(row):
+    """Bytes of weights, gradients and optimizer on a rank: together 16 P (fp16: 18 P), less what is sharded."""
     P, R, shard = row["parameters"], row.ranks, row[KEY]
     part = lambda stages: 1 / R if shard in stages else 1
-    weight = 2 if master else 4
-    return (weight * P * part(("parameters",)), 4 * P * part(("gradients", "parameters")), (12 - weight) * P * part(("optimizer", "gradients", "parameters")))
+    weight, optimizer = WEIGHT_AND_OPTIMIZER_BYTES[row["compute"]]
+    return (weight * P * part(("parameters",)), 4 * P * part(("gradients", "parameters")), optimizer * P * part(("optimizer", "gradients", "parameters")))
 
 
 def by_category(results):
@@ -63,7 +67,7 @@ def by_category(results):
     rows = []
     for row in results.rows:
         found = [row[f"initial_{name}_bytes"] for name in ("parameters", "gradients", "optimizer")]
-        line = [value / 2**20 for pair in zip(found, expected(row, row["compute"] in ("bf16", "fp16"))) for value in pair]
+        line = [value / 2**20 for pair in zip(found, expected(row)) for value in pair]
         rows.append([row.ranks, size_of(row), STAGES[row[KEY]], *line, row["before_update_activations_bytes"] / 2**20])
     return columns, rows
 

@@ -374,6 +374,7 @@ class Reader {
     translate_old();
     if (traits_of(settings_.job.kind).has_rows()) return finish_rows();
     apply_size(settings_, sources_);
+    apply_prompts(settings_, sources_);
     check_rules(settings_, sources_, name_, faults_);
     if (!is_stored_) check_named_files(settings_, sources_, name_, faults_);
     faults_.throw_if_any(name_);
@@ -416,6 +417,7 @@ class Reader {
     for (const char* key : {"job.kind", "job.directory"}) reader.sources_[key] = {Origin::row, {name_}, false};
     reader.sources_.erase("job.overwrite");
     apply_size(reader.settings_, reader.sources_);
+    apply_prompts(reader.settings_, reader.sources_);
     check_rules(reader.settings_, reader.sources_, name_, reader.faults_);
     for (Fault fault : reader.faults_.all()) {
       if (!seen.insert(line(fault)).second) continue;

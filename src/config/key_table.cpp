@@ -149,8 +149,8 @@ std::vector<Key> make_table() {
        "How many good steps' gradient norms train.spike_deviations looks back on; until there are as many, none is a "
        "spike."},
       {"train.sample_tokens", at<&S::train, &Train::sample_tokens>(), between(0, kMaxTokens), "tokens",
-       "Number of tokens to generate and print after the last step, from generate.prompt. A signal or the time limit "
-       "cuts it short. 0: none."},
+       "Number of tokens to generate and print after the last step, from generate.prompt; if data.source is not text, "
+       "from the first 8 tokens of the data. A signal or the time limit cuts it short. 0: none."},
 
       {"optimizer.kind", at<&S::optimizer, &Optimizer::kind>(), words(kOptimizers), "-",
        "Update rule. adamw keeps two moments per weight; lion keeps one and moves each weight by the learning rate "

@@ -86,6 +86,11 @@ void check_files(const Settings& settings, const Sources& sources, Rules& rules)
 
 void check_generation(const Settings& settings, Rules& rules) {
   const Generate& generate = settings.generate;
+  rules.require(settings.train.sample_tokens == 0 || settings.data.source == DataSource::text ||
+                    settings.job.kind != JobKind::train || generate.prompt == Generate{}.prompt,
+                {"generate.prompt", "train.sample_tokens", "data.source"},
+                "would be ignored: data.source is not \"text\", so train.sample_tokens follow the first tokens there",
+                "no generate.prompt, or train.sample_tokens = 0");
   rules.require(generate.prompts.empty() || settings.job.kind == JobKind::generate, {"generate.prompts", "job.kind"},
                 "would be ignored: job.kind is not \"generate\"", "generate.prompt, or job.kind = \"generate\"");
   rules.require(generate.prompts.empty() || generate.prompt == Generate{}.prompt,
@@ -240,6 +245,18 @@ void apply_size(Settings& settings, Sources& sources) {
     if (row.vocab_size > 0) fill("model.vocab_size", model.vocab_size, row.vocab_size);
   }
   if (!is_exact) model.size = "custom";
+}
+
+void apply_prompts(Settings& settings, Sources& sources) {
+  const auto one = sources.find("generate.prompt"), several = sources.find("generate.prompts");
+  if (one == sources.end() || several == sources.end()) return;
+  if (one->second.origin < several->second.origin) {
+    settings.generate.prompt = Generate{}.prompt;
+    sources.erase(one);
+  } else if (several->second.origin < one->second.origin) {
+    settings.generate.prompts.clear();
+    sources.erase(several);
+  }
 }
 
 void check_named_files(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults) {

@@ -39,6 +39,9 @@ class Rules {
 /// Sets the numbers that `model.size` names, unless the deck does; a different number there makes the size "custom".
 void apply_size(Settings& settings, Sources& sources);
 
+/// generate.prompt and generate.prompts exclude each other: one on the command line replaces the deck's other one.
+void apply_prompts(Settings& settings, Sources& sources);
+
 /// Adds a fault for a file that a person names and the job neither reads nor writes. Not for rows of an experiment,
 /// which share such keys, nor for decks that runs stored.
 void check_named_files(const Settings& settings, const Sources& sources, std::string_view deck, Faults& faults);

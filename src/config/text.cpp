@@ -33,20 +33,36 @@ std::optional<std::size_t> first_bad_utf8(std::string_view text) {
   return std::nullopt;
 }
 
+std::string as_utf8(std::string_view text) {
+  std::string out;
+  while (const auto bad = first_bad_utf8(text)) {
+    out += text.substr(0, *bad);
+    out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[*bad]));
+    text.remove_prefix(*bad + 1);
+  }
+  return out += text;
+}
+
 std::string toml_string(std::string_view text) {
   std::string out = "\"";
-  for (const char c : text) {
-    switch (c) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    switch (text[i]) {
       case '"': out += "\\\""; break;
       case '\\': out += "\\\\"; break;
       case '\n': out += "\\n"; break;
       case '\t': out += "\\t"; break;
       case '\r': out += "\\r"; break;
       default:
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F)
-          out += fmt::format("\\u{:04X}", static_cast<unsigned>(c));
-        else
-          out += c;
+        if (byte < 0x20 || byte == 0x7F) {
+          out += fmt::format("\\u{:04X}", byte);
+        } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F, in two bytes
+          out += fmt::format("\\u{:04X}", next);
+          ++i;
+        } else {
+          out += text[i];
+        }
     }
   }
   return out + '"';

@@ -11,6 +11,9 @@ namespace tessera::config {
 /// Offset of the first byte that is not part of valid UTF-8 (RFC 3629: no overlong forms, no surrogates), if any.
 std::optional<std::size_t> first_bad_utf8(std::string_view text);
 
+/// `text` with each byte that is not part of valid UTF-8 as \xNN.
+std::string as_utf8(std::string_view text);
+
 /// `text` as a TOML basic string on one line: quotes, backslashes and control characters escaped.
 std::string toml_string(std::string_view text);
 

@@ -367,18 +367,18 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
 }
 
-/// The pattern with special characters escaped in those leading folders that exist under their literal names.
+/// The pattern as glob(3) wants it: special characters escaped in leading folders that exist under their literal names.
 std::string with_literal_folders(const std::string& pattern) {
   std::size_t end = 0;
   for (auto at = pattern.find('/', 1); at != std::string::npos && exists(pattern.substr(0, at));
        at = pattern.find('/', at + 1))
     end = at;
   std::string result;
-  for (const char c : pattern.substr(0, end)) {
-    if (std::string_view("*?[\\").find(c) != std::string_view::npos) result += '\\';
-    result += c;
+  for (std::size_t at = 0; at < pattern.size(); ++at) {  // a backslash is itself everywhere
+    if (std::string_view(at < end ? "*?[\\" : "\\").find(pattern[at]) != std::string_view::npos) result += '\\';
+    result += pattern[at];
   }
-  return result + pattern.substr(end);
+  return result;
 }
 
 struct UnreadFolder {

@@ -36,7 +36,10 @@ struct Case {
   bool causal = false;
 
   std::int64_t head_elements() const { return std::int64_t{B} * H * T * D; }
-  std::int64_t score_elements() const { return kernels::stores_scores(choice.kind) ? std::int64_t{B} * H * T * T : 0; }
+  bool stores_scores() const { return kernels::stores_scores(choice.kind); }
+  std::vector<std::int64_t> scores() const {  // their shape
+    return stores_scores() ? std::vector<std::int64_t>{B, H, T, T} : std::vector<std::int64_t>{0};
+  }
 };
 
 struct Measured {
@@ -58,10 +61,10 @@ Measured measure(const Case& c, const Bench& bench) {
   const auto kept = memory::Category::activations, needed = memory::Category::workspace;
   const memory::TensorId q = heads("q", kept), k = heads("k", kept), v = heads("v", kept), out = heads("out", kept);
   const memory::TensorId lse = layout.add("lse", {c.B, c.H, c.T}, kDtype<Real>, kept, whole);
-  const memory::TensorId probabilities = layout.add("probabilities", {c.score_elements()}, kDtype<Scalar>, kept, whole);
+  const memory::TensorId probabilities = layout.add("probabilities", c.scores(), kDtype<Scalar>, kept, whole);
   const memory::TensorId d_out = heads("d_out", needed), d_q = heads("d_q", needed), d_k = heads("d_k", needed),
                          d_v = heads("d_v", needed);
-  const memory::TensorId d_scores = layout.add("d_scores", {c.score_elements()}, kDtype<Scalar>, needed, whole);
+  const memory::TensorId d_scores = layout.add("d_scores", c.scores(), kDtype<Scalar>, needed, whole);
   const std::int64_t workspace_bytes =
       std::max(kernels::attention_forward_workspace_bytes(c.choice, c.dtype, c.B, c.H, c.T, c.D),
                kernels::attention_workspace_bytes(c.choice, c.dtype, c.B, c.H, c.T, c.D));  // one after the other
@@ -98,7 +101,7 @@ Measured measure(const Case& c, const Bench& bench) {
     return kernels::contiguous_heads<Exec>(arena.data<Scalar>(id), c.B, c.H, c.T, c.D);
   };
   const auto scores = [&](memory::TensorId id) {
-    const int T = c.score_elements() > 0 ? c.T : 0;
+    const int T = c.stores_scores() ? c.T : 0;
     return kernels::contiguous_heads<Exec>(arena.data<Scalar>(id), c.B, c.H, T, T);
   };
   const kernels::Vector<std::byte, Exec> bytes(reinterpret_cast<std::byte*>(arena.data<std::int32_t>(workspace)),

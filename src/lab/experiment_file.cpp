@@ -194,7 +194,8 @@ class Contents {
     const io::h5::Meaning meaning{known->units, known->description};
     if (known->is_text) return file_.write(path, texts, meaning).attach_scale(file_.dataset("row"), 0);
     write_numbers(path, cells, meaning);
-    if (!baselines.empty()) write_relative(entry, known->units, baselines);
+    const bool is_deviation = entry.ends_with(":std") || entry.find("_std_") != std::string::npos;
+    if (!baselines.empty() && !is_deviation) write_relative(entry, known->units, baselines);
   }
 
   void write_relative(const std::string& entry, const std::string& units, const std::vector<std::size_t>& baselines) {

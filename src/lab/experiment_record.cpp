@@ -63,6 +63,10 @@ Quantity read_quantity(const io::h5::File& file, const std::filesystem::path& pa
     quantity.numbers = numbers_of(dataset);
   } else {
     quantity.numbers.assign(1, statistic_of(recorded.statistic, numbers_of(dataset)));
+    if (recorded.statistic == Statistic::count) {
+      quantity.units = "1";
+      quantity.description = "how many numbers there are of: " + quantity.description;
+    }
   }
   return quantity;
 }

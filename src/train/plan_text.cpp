@@ -172,7 +172,7 @@ config::PlanSettings keys_of_run(config::PlanSettings keys, std::span<const std:
   if (keys.device != PlanDevice::here) return keys;
   if (gpu_models.empty()) keys.device = PlanDevice::cpu;
   for (const PlanDevice device : {PlanDevice::a100, PlanDevice::h100, PlanDevice::h200}) {
-    const auto is_it = [&](const std::string& model) { return model.find(gpu_of(device)->name) != std::string::npos; };
+    const auto is_it = [&](const std::string& model) { return kernels::find_gpu(model) == gpu_of(device); };
     if (std::any_of(gpu_models.begin(), gpu_models.end(), is_it)) keys.device = device;
   }
   return keys;

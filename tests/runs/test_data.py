@@ -292,6 +292,12 @@ class Shards(RunTest):
             out = self.run_deck(TINY, *self.shards("nanogpt.bin", tokens[:count], 3), f"train.steps={steps}", *arguments).out
             self.assertEqual("the data have changed" in out, count != TOKENS, out)
 
+    def test_a_backslash_is_itself(self):
+        for number in (1, 2):
+            source = raw(self.folder / f"a\\b{number}.bin", some_tokens(number))
+        out = self.run_deck(TINY, *source, f"data.path={self.folder}/a\\b*.bin", "train.steps=1", f"job.directory={self.folder / 'run'}").out
+        self.assertIn("a\\b*.bin (2 files)", out)
+
     def test_few_descriptors_are_enough(self):
         few = ("bash", "-c", 'ulimit -n 128; exec "$@"', "bash")
         for name in FORMS:

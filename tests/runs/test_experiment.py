@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The job `experiment`: its rows, those that fail, its file, and going on after a stop."""
+import json
 import os
 import re
 import shutil
@@ -371,7 +372,8 @@ class Rounds(RunTest):
         self.assertEqual(list(found["round"]), [1, 2, 3])
         self.assertEqual(list(found["record/implementation"]), ["standard", "standard", "flash2", "flash2"])
         times = found["record/forward_ms"]
-        self.assertEqual((times.shape, len(set(times.ravel()))), ((4, 3), 12), "measured each time")
+        self.assertEqual(times.shape, (4, 3))
+        self.assertGreater(len(set(times.ravel())), 8, "measured each time: copies would leave 4 or 8, and two in twelve may be equal")
         with h5py.File(self.directory / "experiment.h5", "r") as file:
             self.assertEqual([file["record/forward_ms"].dims[axis].keys() for axis in (0, 1)], [["row"], ["round"]])
             self.assertEqual(file["info"].attrs["format_version"], 2)
@@ -407,6 +409,14 @@ class Rounds(RunTest):
         self.run_deck(deck, f"experiment.only={chosen}", record, "--resume", "auto")
         found = contents(self.folder / "runs/relative")["relative/steps/step_time"]
         np.testing.assert_array_equal(np.isfinite(found), [[True, True, steps == 3] for steps in (2, 3, 2, 3)])
+
+    def test_counts_and_deviations_are_not_compared(self):
+        entries = ["steps/step_time:count", "steps/step_time:std", "steps/step_time:median"]
+        deck = self.deck(ROWS.replace('["fp32", "bf16"]', '["fp32"]').replace("[experiment.product]", 'baseline = "small"\n[experiment.product]'), "counts.toml")
+        self.run_deck(deck, f"experiment.record={json.dumps(entries)}")
+        with h5py.File(self.folder / "runs/counts/experiment.h5", "r") as file:
+            self.assertEqual([file[f"record/{entry}"].attrs["units"] for entry in entries], ["1", "s", "s"])
+            self.assertEqual(list(file["relative/steps"]), ["step_time:median"])
 
     def test_without_its_baseline_a_row_has_no_comparison(self):
         self.run_deck(self.compared, 'experiment.only=["flash2_16"]', "experiment.rounds=1")

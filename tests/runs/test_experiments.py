@@ -27,6 +27,7 @@ from experiments.homes import all_of, homes, module_of  # noqa: E402
 from compare import beside, steps  # noqa: E402
 from compare.sides import Failed, Torch  # noqa: E402
 import launching  # noqa: E402
+import plotting  # noqa: E402
 from launching import STOPPED, Refusal  # noqa: E402
 from results import FINISHED, OUT_OF_MEMORY, STORED, Results, Row, overrides_of  # noqa: E402
 import places  # noqa: E402
@@ -499,10 +500,26 @@ sys.exit({"comm": 3, "dtypes": 7, "hbm": 75}.get(name, 0))
         self.assertEqual(groups, ["flash2, portable"] + 3 * ["flash2, tensor cores"])
         self.assertEqual(hbm.group_of("standard", "-"), "standard")
 
+    def test_pictures_have_the_programs_peaks(self):
+        known = {gpu["name"]: gpu["bf16_tflops"] for gpu in launch.Program("cpu").figures["gpus"]}
+        self.assertEqual(plotting.PEAKS, known)
+        self.assertEqual([plotting.peak_of([f"NVIDIA {name}"]) for name in known], list(known.values()))
+        self.assertTrue(np.isnan(plotting.peak_of(["NVIDIA GH200 480GB"])))
+
+    def test_sharding_expects_16_bytes_of_a_parameter_and_18_in_fp16(self):
+        def total(compute):
+            row = Row({"parameters": 1, sharding.KEY: "none", "compute": compute})
+            row.ranks = 2
+            return sum(sharding.expected(row))
+
+        sums = {compute: total(compute) for compute in ("fp32", "tf32", "bf16", "fp16")}
+        self.assertEqual(sums, {"fp32": 16, "tf32": 16, "bf16": 16, "fp16": 18})
+
     def test_a_gpu_has_the_roof_of_its_own_name(self):
-        models = {name: {name: 1} if name else {} for name in ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "")}
+        models = {name: {name: 1} if name else {} for name in ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "NVIDIA GH200 480GB",
+                                                              "NVIDIA H200 MIG 1g.18gb", "NVIDIA A100-SXM4-40GB", "")}
         roofs = {name: hbm.roof_of(SimpleNamespace(preset="cpu", facts={}, gpus=lambda: gpus)) for name, gpus in models.items()}
-        self.assertEqual([(roof.name, is_here) for roof, is_here in roofs.values()], [("H100 PCIe", True), ("H100", True), ("H200", False)])
+        self.assertEqual([(roof.name, is_here) for roof, is_here in roofs.values()], [("H100 PCIe", True), ("H100", True)] + 4 * [("H200", False)])
         h200 = roofs[""][0]
         self.assertEqual([round(h200.ridge(unit)) for unit in ("fp32", "three TF32 products", "bf16, tensor cores")], [14, 34, 206])
 

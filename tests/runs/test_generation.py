@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Text from a checkpoint, for one prompt or several, and what bench.decode and bench.generate measure of it."""
 import itertools
+import tomllib
 import unittest
 
 from harness import ENVIRONMENT, SOURCE, TINY, USAGE, BenchTest, gpus, latest_step
@@ -56,6 +57,11 @@ class Generation(BenchTest):
         deck = self.deck(TINY.read_text().replace('"train"', '"generate"'))
         both = ("job.input=somewhere", "generate.prompt=a", 'generate.prompts=["b"]')
         self.run_deck(deck, *both, code=USAGE, says=["generate.prompt", "one of the two"])
+        one = self.deck(deck.read_text() + '[generate]\nprompt = "a"\n', "one.toml")
+        printed = self.run_deck(one, "job.input=somewhere", 'generate.prompts=["b"]', "--print").out
+        self.assertEqual(tomllib.loads(printed)["generate"]["prompts"], ["b"], "the command line wins")
+        self.run_deck(self.deck(printed, "printed.toml"), "--check")
+        self.run_deck(TINY, "train.sample_tokens=4", "generate.prompt=a", code=USAGE, says=["generate.prompt", "data.source is not"])
         self.run_deck(TINY, 'generate.prompts=["b"]', code=USAGE, says=["generate.prompts", "would be ignored"])
         self.run_deck(TINY, "attention.decode_parts=1025", code=USAGE, says=["attention.decode_parts"])
         if gpus() is None:

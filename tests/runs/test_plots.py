@@ -257,6 +257,12 @@ class BenchFile(Plots):
         self.assertEqual(rounds.shape, (4, 3))
         self.assertAlmostEqual(float(lines[1][lines[0].index("both_ms")]) / np.median(rounds[0]), 1, delta=0.01)
 
+    def test_a_reader_that_leaves_early_costs_no_picture(self):
+        result = self.bench(ATTENTION, "bench.head_width=8", "bench.causal=true")
+        answer = subprocess.run(["bash", "-o", "pipefail", "-c", f"'{SOURCE}/scripts/plot_bench' '{result}' | :"], text=True, capture_output=True)
+        self.assertEqual((answer.returncode, answer.stderr), (0, ""))
+        self.assertGreater((result / "experiment.png").stat().st_size, 20_000)
+
     def test_attention_of_one_kernel_mask_and_pass(self):
         words = self.drawn(self.bench('[job]\nkind = "bench.attention"\n[bench]\nheads = 1\nlength = 16\nhead_width = 8\nwarmup = 0\nrepeats = 1\n',
                                       "attention.kernel=flash2", "bench.pass=both"))

@@ -23,7 +23,7 @@ class Quickstart(RunTest):
         if hashlib.sha256(text.read_bytes()).hexdigest() != GOLDEN["text_sha256"]:
             self.skipTest(f"{text} is another text than the golden's")
         directory = self.train(name, f"data.path={text}", "train.steps=100", "train.validate_every=0", "train.sample_tokens=0",
-                               "checkpoint.every=0", *arguments, deck=SOURCE / "input/quickstart.toml", limit_s=2 * LIMIT_S)
+                               "checkpoint.every=0", *arguments, deck=SOURCE / "input/quickstart.toml", limit_s=12 * LIMIT_S)
         return column(directory, "loss")
 
     def assert_close_to_golden(self, losses, bound):

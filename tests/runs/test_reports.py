@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """scripts/collect makes one table of runs, scripts/report one page of a run; xarray opens every file that the program writes."""
 import csv
+import os
 import re
 import shutil
 import subprocess
@@ -68,6 +69,32 @@ class Collect(Scripts):
         self.assertTrue((self.folder / "a/checkpoints/abandoned_01/run.h5").exists())
         self.call("collect", ".", "-o", "table", says="1 run")
 
+    def test_of_a_run_that_diverged_the_loss_is_none(self):
+        self.train("bad", *SHORT, "optimizer.learning_rate=100", "optimizer.min_learning_rate=100", "optimizer.clip_norm=0",
+                   "optimizer.warmup_steps=0", "train.steps=60", "train.validate_every=0", code=5)
+        self.call("collect", "bad", "-o", "table", says="1 run")
+        with h5py.File(self.folder / "bad/run.h5", "r") as run, h5py.File(self.folder / "table.h5", "r") as table:
+            self.assertTrue(np.isnan(run["steps/loss"][-1]) and np.isnan(table["loss"][0]))
+
+    def test_a_table_is_replaced_whole_or_not_at_all(self):
+        run = self.train("run", *SHORT, 'generate.prompt="a\\u0000b"')
+        self.call("collect", run, "-o", "table")
+        before = (self.folder / "table.h5").read_bytes()
+        with h5py.File(self.folder / "table.h5", "r") as table:
+            self.assertEqual(table["generate.prompt"].asstr()[0], "a\\0b")
+        (self.folder / "table.csv.tmp").mkdir()
+        self.call("collect", run, "-o", "table", code=FILES, says="table.csv")
+        self.assertEqual((self.folder / "table.h5").read_bytes(), before)
+
+    def test_names_that_are_no_utf8_are_shown(self):
+        name = os.fsdecode(b"d\xe4x.toml")
+        shutil.copy(TINY, self.folder / name)
+        run = self.folder / "run"
+        self.run_deck(self.folder / name, f"job.directory={run}", *SHORT)
+        self.call("report", run)
+        with h5py.File(run / "run.h5", "r") as file:
+            self.assertIn("d\\xe4x.toml", file["info"].attrs["command"])
+
     def test_says_what_it_cannot_read_and_replaces_nothing_else(self):
         self.call("collect", code=USAGE)
         self.call("collect", "nowhere.h5", code=FILES, says="nowhere.h5")
@@ -89,8 +116,9 @@ class Collect(Scripts):
 
 class Report(Scripts):
     def test_one_page_says_it_all(self):
-        directory = self.train("run", *SHORT, ranks=2)
-        self.train("run", "train.steps=9", "train.validate_every=4", "--resume", "auto", ranks=2)
+        more = ('generate.prompt="x  # y"', f"trace.profile_steps={[*range(100, 145)]}")
+        directory = self.train("run", *SHORT, *more, ranks=2)
+        self.train("run", "train.steps=9", "train.validate_every=4", *more, "--resume", "auto", ranks=2)
         self.call("report", directory, says="report.html")
         page = (directory / "report.html").read_text()
         for part in ("training", "ranks", "memory", "events", "attempts", "deck"):
@@ -98,6 +126,11 @@ class Report(Scripts):
         self.assertEqual(len(re.findall(r'<img alt="\w+" src="data:image/svg\+xml;base64,', page)), 7)
         self.assertEqual(re.findall(r'(?:src|href)="(?!data:)[^"]*"', page), [], "it loads nothing")
         self.assertEqual(page.count("<td>finished</td>"), 2)
+        given = {key: (value, by) for key, value, by in re.findall("<tr><td>([a-z_]+[.][a-z_]+)</td><td>(.*?)</td><td>(.*?)</td></tr>", page)}
+        self.assertEqual(given["generate.prompt"], ("&quot;x  # y&quot;", "command line"))
+        self.assertEqual(given["trace.profile_steps"], (str([*range(100, 145)]), "command line"))
+        self.assertEqual(given["train.steps"], ("9", "command line"))
+        self.assertEqual(given["model.d_model"][1], "deck")
         self.assertEqual(page.count("<tr class=slowest>"), 1)
         self.assertIn("<td>train.steps</td><td>9</td><td>command line</td>", page)
         self.assertNotIn("<td>optimizer.beta1</td>", page, "a default")

@@ -130,7 +130,7 @@ class Launches(Cluster):
         self.finish(self.submit("-N", 2, "-n", 2, env={"LD_PRELOAD": str(library), **PRELOADING}))
 
     def test_requeued_by_the_signal_ends_bit_for_bit_as_without_one(self):
-        steps = ("train.steps=80", "train.batch_size=48", "-N", 2, "-n", 2)
+        steps = ("train.steps=400", "train.batch_size=48", "-N", 2, "-n", 2)  # the signals come in the middle of them
         whole = self.submit(*steps, name="whole")
         jobs = {launcher: self.submit(*steps, "--requeue", "--launcher", launcher, name=launcher) for launcher in ("srun", "mpirun")}
         for launcher, job in jobs.items():
@@ -235,6 +235,7 @@ class Directories(Cluster):
         self.assertIn(f"job {owner} of Slurm works here (RUNNING)", self.finish(running, FILES))
         lab.command("scancel", "--signal=USR1", owner)
         self.until_state(owner, "PENDING")
+        lab.command("scontrol", "update", f"JobId={owner}", "StartTime=now+600")  # it begins again after 15 s otherwise
         held = f"job {owner} of Slurm works here (PENDING)"
         self.assertIn(held, self.finish(self.submit(*LONG, "-N", 1, "-n", 1), FILES))
         before = latest_step(self.folder / "run")

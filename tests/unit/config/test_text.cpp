@@ -23,6 +23,15 @@ TEST(Text, utf8_refuses_what_rfc_3629_refuses_at_its_offset) {
     EXPECT_EQ(first_bad_utf8("ab" + bad), std::optional<std::size_t>(2)) << testing::PrintToString(bad);
 }
 
+TEST(Text, as_utf8_shows_other_bytes) {
+  EXPECT_EQ(as_utf8("d\xE4x \xC3\xA4 \xE2\x82"), "d\\xe4x \xC3\xA4 \\xe2\\x82");
+  EXPECT_EQ(as_utf8(""), "");
+}
+
+TEST(Text, toml_string_escapes_control_characters_of_two_bytes) {
+  EXPECT_EQ(toml_string("a\xC2\x80\xC2\x9F\xC2\xA0\xC3\x85"), "\"a\\u0080\\u009F\xC2\xA0\xC3\x85\"");
+}
+
 TEST(Text, toml_string_stays_on_one_line) {
   EXPECT_EQ(toml_string("a\"b\\c\n\t\r\x01\x7F"
                         "é"),

@@ -277,7 +277,8 @@ TEST(Agree, leaves_alone_what_is_no_exception_of_the_standard_library) {
 
 TEST(Agree, no_watch_takes_the_end_for_a_loss) {
   TestWorld world(by_length);
-  world.start_watchdog(0.2, 7);
+  constexpr double kLimit_s = 2;
+  world.start_watchdog(kLimit_s, 7);
   int times = 0;
   world.use(std::make_unique<Abandoned>(times));
   try {
@@ -285,7 +286,7 @@ TEST(Agree, no_watch_takes_the_end_for_a_loss) {
     world.agree([] { throw std::runtime_error("gone"); });
   } catch (const AgreedError&) {
     EXPECT_EQ(times, 0) << "nothing is abandoned";
-    const std::chrono::duration<double> longer(Watchdog::kLeaving_s + 0.5);
+    const std::chrono::duration<double> longer(Watchdog::kLeaving_s + kLimit_s / 2 + 0.5);
     if (world.size() > 1) std::this_thread::sleep_for(longer);  // a rank that leaves alone would be ended
   }
   world.stay();

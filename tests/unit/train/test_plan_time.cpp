@@ -118,7 +118,10 @@ TEST(KeysOfRun, are_those_of_its_devices_and_hosts_unless_given) {
   EXPECT_EQ(device_of({}), PlanDevice::cpu);
   EXPECT_EQ(device_of({"NVIDIA H200"}), PlanDevice::h200);
   EXPECT_EQ(device_of({"NVIDIA A100-SXM4-80GB"}), PlanDevice::a100);
-  EXPECT_EQ(device_of({"a GPU of another make"}), PlanDevice::here);
+  for (const char* other :
+       {"a GPU of another make", "NVIDIA GH200 480GB", "NVIDIA H100 PCIe", "NVIDIA A100-SXM4-40GB"}) {
+    EXPECT_EQ(device_of({other}), PlanDevice::here) << other;
+  }
   EXPECT_EQ(keys_of_run({.device = PlanDevice::h100}, Models{"NVIDIA H200"}, 0).device, PlanDevice::h100);
   EXPECT_EQ(keys_of_run({}, {}, 4).ranks_per_node, 4);
   EXPECT_EQ(keys_of_run({.ranks_per_node = 2}, {}, 4).ranks_per_node, 2);
