@@ -36,7 +36,7 @@ class LossError final : public Error {
 };
 
 /// Ends the message of a LossError: what to do.
-inline constexpr char kAfterLoss[] = "; resume from the last checkpoint (--resume auto)";
+inline constexpr char kAfterLoss[] = "; training and experiments go on from what they stored (--resume auto)";
 
 /// The exit code of a rank that leaves the others, and the cause in words.
 struct Departure {

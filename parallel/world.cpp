@@ -64,7 +64,7 @@ World::World(int& argc, char**& argv, Meaning meaning) : meaning_(std::move(mean
   MPI_CHECK(MPI_Allgather(&local_rank_, 1, MPI_INT, local_ranks.data(), 1, MPI_INT, MPI_COMM_WORLD));
   const std::vector<std::string> names = all_gather(std::string(name, length));
   for (int r = 0; r < size_; ++r) places_.push_back({.rank = r, .local_rank = local_ranks[r], .host = names[r]});
-  mpi_ = make_mpi_collectives(*recorder_);
+  mpi_ = make_mpi_collectives(*recorder_, [this] { made_progress(); });
 }
 
 World::~World() {
@@ -275,11 +275,11 @@ void check_launcher(int ranks, const std::function<const char*(const char*)>& en
         "names; start with that one's",
         counted(ranks, "rank"), started);
   }
-  const char* const tasks = environment("SLURM_NTASKS");
+  const char* const tasks = environment("SLURM_STEP_NUM_TASKS");
   if (!tasks || !environment("SLURM_STEP_ID") || std::atoi(tasks) == ranks) return;
   throw EnvironmentError(
-      "MPI has {} but SLURM_NTASKS is {}: start with srun --mpi=pmix (srun --mpi=list names what this Slurm has), or "
-      "with mpirun",
+      "MPI has {} but SLURM_STEP_NUM_TASKS is {}: start with srun --mpi=pmix (srun --mpi=list names what this Slurm "
+      "has), or with mpirun",
       counted(ranks, "rank"), tasks);
 }
 

@@ -3,7 +3,12 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
+
+if sys.version_info < (3, 11):
+    print(f"{Path(sys.argv[0]).name}: needs Python 3.11, this is {sys.version.split()[0]}: put a newer python3 first in PATH (a module, a venv)", file=sys.stderr)
+    sys.exit(3)
 
 ROOT = Path(__file__).resolve().parent.parent
 STOPPED = 75  # the exit code of what was asked to stop and can go on

@@ -65,8 +65,7 @@ int launcher_rank(int without_launcher = 0) {
   return number_in_environment({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}, without_launcher);
 }
 int launcher_ranks() {
-  // Outside of srun's steps, SLURM_NTASKS is the allocation's.
-  const int of_step = std::getenv("SLURM_STEP_ID") ? number_in_environment({"SLURM_NTASKS"}, 1) : 1;
+  const int of_step = number_in_environment({"SLURM_STEP_NUM_TASKS"}, 1);  // SLURM_NTASKS may be the allocation's
   return std::max(1, number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, of_step));
 }
 
@@ -77,12 +76,12 @@ bool is_first_of_host() {
 }
 
 /// Reports a failure before MPI starts. Ranks usually fail alike, so rank 0 prints; but a file may be missing on one
-/// host only, so the first rank of another host prints too, unless the launch has ended by then.
+/// host only, or a limit be one rank's, so later the others print too, unless the launch has ended by then.
 int report(const Failure& failure) {
   if (launcher_rank() == 0) {
     fmt::print(stderr, "tessera: {}\n", failure.what());
-  } else if (is_first_of_host()) {
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+  } else {
+    std::this_thread::sleep_for(std::chrono::seconds(is_first_of_host() ? 1 : 3));
     fmt::print(stderr, "tessera: rank {}: {}\n", launcher_rank(), failure.what());
   }
   return static_cast<int>(failure.code());

@@ -174,7 +174,8 @@ class PieceQueue {
 
 /// The participating ranks, their transfers in flight, and the recorder.
 struct Group {
-  Group(MPI_Comm all, FlightRecorder& recorder) : comm(all), recorder(recorder) {
+  Group(MPI_Comm all, FlightRecorder& recorder, std::function<void()> on_piece)
+      : comm(all), recorder(recorder), on_piece(std::move(on_piece)) {
     MPI_CHECK(MPI_Comm_rank(comm, &rank));
     MPI_CHECK(MPI_Comm_size(comm, &size));
   }
@@ -182,6 +183,7 @@ struct Group {
   MPI_Comm comm;
   int rank = 0, size = 1;
   FlightRecorder& recorder;
+  std::function<void()> on_piece;
   std::shared_ptr<PieceQueue> queue = std::make_shared<PieceQueue>();
 };
 
@@ -229,6 +231,7 @@ class MpiTransfer : public Transfer {
         size_(group.size),
         queue_(group.queue),
         recorder_(group.recorder),
+        on_piece_(group.on_piece),
         name_(recorder_.name(label_of(message.operation, "mpi"), message.span.label)),
         bytes_(message.wire.count != 0 ? message.wire.bytes() : message.span.bytes()) {}
 
@@ -260,6 +263,7 @@ class MpiTransfer : public Transfer {
   }
   void take(std::int64_t piece, char* staging) {  // which has arrived
     receive(piece * most_, count_of(piece), staging);
+    on_piece_();
     if (--missing_ == 0) end();
   }
 
@@ -274,6 +278,7 @@ class MpiTransfer : public Transfer {
 
   std::shared_ptr<PieceQueue> queue_;
   FlightRecorder& recorder_;
+  std::function<void()> on_piece_;
   std::uint32_t name_;        // in the recorder
   std::uint64_t number_ = 0;  // of its latest start there
   std::int64_t bytes_;
@@ -447,7 +452,8 @@ class MpiBroadcast final : public MpiTransfer {
 
 class MpiCollectives final : public Collectives {
  public:
-  MpiCollectives(MPI_Comm own, FlightRecorder& recorder) : group_(own, recorder) {}
+  MpiCollectives(MPI_Comm own, FlightRecorder& recorder, std::function<void()> on_piece)
+      : group_(own, recorder, std::move(on_piece)) {}
   ~MpiCollectives() override { MPI_Comm_free(&group_.comm); }
   MpiCollectives(const MpiCollectives&) = delete;
   MpiCollectives& operator=(const MpiCollectives&) = delete;
@@ -470,7 +476,7 @@ class MpiCollectives final : public Collectives {
   std::unique_ptr<Collectives> make_group(int group) override {
     MPI_Comm own = MPI_COMM_NULL;
     MPI_CHECK(MPI_Comm_split(group_.comm, group, rank(), &own));
-    return std::make_unique<MpiCollectives>(own, group_.recorder);
+    return std::make_unique<MpiCollectives>(own, group_.recorder, group_.on_piece);
   }
 
   void broadcast(const Span& span) override {
@@ -491,10 +497,10 @@ class MpiCollectives final : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_mpi_collectives(FlightRecorder& recorder) {
+std::unique_ptr<Collectives> make_mpi_collectives(FlightRecorder& recorder, std::function<void()> on_piece) {
   MPI_Comm own = MPI_COMM_NULL;  // so that gradients in flight cannot match the exchanges of World
   MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &own));
-  return std::make_unique<MpiCollectives>(own, recorder);
+  return std::make_unique<MpiCollectives>(own, recorder, std::move(on_piece));
 }
 
 }  // namespace tessera::parallel

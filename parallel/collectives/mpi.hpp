@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "parallel/collectives/collective.hpp"
@@ -35,7 +36,8 @@ inline std::int64_t mpi_sum_bytes(std::int64_t under_way_bytes, bool is_reduce_s
   return (is_reduce_scatter ? 2 : 1) * std::min(kPiecesInFlight * kPieceBytes, under_way_bytes);
 }
 
-/// Transfers are recorded in `recorder`, which must outlive the result.
-std::unique_ptr<Collectives> make_mpi_collectives(FlightRecorder& recorder);
+/// Transfers are recorded in `recorder`, which must outlive the result; each piece that arrives calls `on_piece`.
+std::unique_ptr<Collectives> make_mpi_collectives(
+    FlightRecorder& recorder, std::function<void()> on_piece = [] {});
 
 }  // namespace tessera::parallel

@@ -155,7 +155,7 @@ Beginning find_beginning(const Context& context, bool is_own, const data::Corpus
   });
   if (const std::string change = change_of_data(state, corpus); !change.empty()) note(change);
   if (record.library != library_in_use()) {
-    const std::string remedy = environment_for(record.library, library_in_use());
+    const std::string remedy = environment_for(record.library, library_in_use(), processor_has_avx512());
     note(fmt::format(
         "resume     GEMM library was {}, is {}: the last bits may differ{}\n", record.library, library_in_use(),
         remedy.empty() ? "" : fmt::format("; start with {} to restore it (scripts/run sets a default)", remedy)));

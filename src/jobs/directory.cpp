@@ -190,6 +190,36 @@ RunDirectory::RunDirectory(const Context& context, bool may_exist, const Note& n
     if (fs::is_symlink(checkpoints, error) && fs::is_directory(checkpoints, error)) lock(checkpoints, note);
     if (!may_exist) require_new_directory(context.settings().job);  // again: that run may have written files
   });
+  if (context.world.local_size() < context.world.size()) require_shared(context.world);
+}
+
+void RunDirectory::require_shared(parallel::World& world) const {
+  std::string token;
+  world.agree_on_root([&] {
+    token = fmt::format("{}\n", std::chrono::system_clock::now().time_since_epoch().count());
+    const bool is_written = ::ftruncate(locks_.front(), 0) == 0 &&
+                            ::pwrite(locks_.front(), token.data(), token.size(), 0) == std::ssize(token) &&
+                            ::fsync(locks_.front()) == 0;
+    if (!is_written) throw unfit(path_ / kLockName, std::strerror(errno));
+  });
+  token = world.broadcast(token);
+  world.agree([&] {
+    if (world.local_rank() != 0) return;
+    const double until_s = events::now_s() + kLockPatience_s;  // caches of a network's file system
+    const auto here = [&] {
+      std::ifstream file(path_ / kLockName);
+      return std::string(std::istreambuf_iterator<char>(file), {});
+    };
+    for (std::string found = here(); found != token; found = here()) {
+      if (events::now_s() > until_s) {
+        throw Failure(Exit::files,
+                      "{}: this host ({}) does not see what rank 0 writes there: use a directory that all hosts share "
+                      "(job.directory=...)",
+                      path_.string(), world.places()[static_cast<std::size_t>(world.rank())].host);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  });
 }
 
 void RunDirectory::lock(const fs::path& folder, const Note& note) {

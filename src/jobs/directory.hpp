@@ -25,8 +25,8 @@ class RunDirectory {
  public:
   /// Makes the directory if it is missing. Refuses (exit 6) one that a job of Slurm owns (jobs/owner.hpp), what
   /// require_new_directory refuses or, with `may_exist`, only a `status` that no run wrote, and a directory where
-  /// another run still works after kLockPatience_s (ranks briefly outlive a killed mpirun). Collective; rank 0 does the
-  /// work.
+  /// another run still works after kLockPatience_s (ranks briefly outlive a killed mpirun), or that another host does
+  /// not see. Collective; rank 0 does the work.
   RunDirectory(const Context& context, bool may_exist, const Note& note);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
@@ -55,6 +55,7 @@ class RunDirectory {
 
  private:
   void lock(const std::filesystem::path& folder, const Note& note);
+  void require_shared(parallel::World& world) const;  // that every host sees what rank 0 writes here; collective
   bool is_in_place() const;
 
   std::filesystem::path path_;

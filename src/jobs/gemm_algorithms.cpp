@@ -76,9 +76,21 @@ void agree_on_cpu_level(parallel::World& world) {
   kernels::set_cpu_level(static_cast<kernels::CpuLevel>(-world.max(-mine)));
 }
 
-std::string environment_for(const std::string& library_before, const std::string& library_now) {
+bool processor_has_avx512() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512vl") != 0;
+#else
+  return false;
+#endif
+}
+
+std::string environment_for(const std::string& library_before, const std::string& library_now, bool has_avx512) {
   const auto before = parsed(library_before), now = parsed(library_now);
   if (!before || !now || before->before != now->before || before->after != now->after) return "";
+  const std::string_view core = before->core;
+  const bool wants_avx512 =
+      before->level == "v4" || core == "SkylakeX" || core == "Cooperlake" || core == "SapphireRapids";
+  if (wants_avx512 && !has_avx512) return "";  // other kernels would end this process by SIGILL
   std::vector<std::string> settings;
   if (before->core != now->core) settings.push_back(fmt::format("OPENBLAS_CORETYPE={}", before->core));
   if (before->level != now->level) {

@@ -27,8 +27,10 @@ std::string library_in_use();
 void agree_on_cpu_level(parallel::World& world);
 
 /// The environment variables that restore the earlier of two library_in_use, "OPENBLAS_CORETYPE=SkylakeX" or
-/// "TESSERA_CPU_LEVEL=v3", or both; "" if they are not the same OpenBLAS, or nothing differs.
-std::string environment_for(const std::string& library_before, const std::string& library_now);
+/// "TESSERA_CPU_LEVEL=v3", or both; "" if they are not the same OpenBLAS, nothing differs, or this processor lacks
+/// AVX-512 and the earlier one had it.
+std::string environment_for(const std::string& library_before, const std::string& library_now, bool has_avx512);
+bool processor_has_avx512();
 
 /// Restores a checkpoint's algorithms on every rank or on none. Returns "" on success, else the first rank's reason:
 /// they were chosen for another library or GPU. Collective; `algorithms` must be the same on every rank.

@@ -117,6 +117,16 @@ void Owner::begin(std::optional<std::int64_t> step, bool continues) {
   write();
 }
 
+void Owner::release() {
+  own_.job.clear();
+  std::error_code ignored;
+  if (!fs::exists(path_, ignored)) return;
+  try {
+    write();
+  } catch (const Failure&) {
+  }
+}
+
 void Owner::step_took(double seconds) {
   if (seconds <= own_.longest_step_s) return;
   own_.longest_step_s = seconds;

@@ -45,6 +45,9 @@ class Owner {
   /// Throws  Failure(Exit::environment) if kFruitlessStarts of its submission in a row began there.
   void begin(std::optional<std::int64_t> step, bool continues);
 
+  /// The run is finished: no job owns the directory, however long this one goes on. What cannot be written stays.
+  void release();
+
   /// A step with its validation took that long, for which a stop waits. Written with the next checkpoint.
   void step_took(double seconds);
 

@@ -233,6 +233,7 @@ class TrainingRun {
       }
     }
     end("finished", "", settings_.checkpoint.at_end);
+    if (world_.rank() == 0) owner_.release();
     return Exit::finished;
   }
 

@@ -63,6 +63,20 @@ class Scripts(unittest.TestCase):
             said = self.call("run", "sh", "-c", "echo ${OPENBLAS_CORETYPE:-None}", code=0).stdout
             self.assertEqual(said, f"{name}\n")
 
+    def test_run_on_several_nodes_asks_each_for_its_processor(self):
+        self.tool("srun", 'while [ "${1#--}" != "$1" ]; do shift; done; "$@"')
+        self.tool("mpirun", "exit 1")
+        (self.tools / "grep").unlink()
+        self.tool("grep", f'case "$*" in "-qsw avx512f /proc/cpuinfo") exit 1;; "-qsw avx2 /proc/cpuinfo") exit 0;; esac; exec {shutil.which("grep")} "$@"')
+        words = ("run", "--launcher", "srun", "sh", "-c", 'echo "${OPENBLAS_CORETYPE:-None} $1"', "sh", "a b")
+        for nodes in ("1", "2"):
+            self.assertEqual(self.call(*words, code=0, env={"SLURM_JOB_NUM_NODES": nodes}).stdout.splitlines()[-1], "Haswell a b")
+        said = self.call(*words, code=0, env={"SLURM_JOB_NUM_NODES": "2"}).stdout
+        self.assertNotIn("OPENBLAS_CORETYPE=", said.split("Haswell")[0])
+        self.tool("srun", 'echo "$*"')
+        self.assertIn("--export=ALL", self.call("run", "--launcher", "srun", "true", code=0, env={"SLURM_EXPORT_ENV": "NONE"}).stdout)
+        self.assertNotIn("--export", self.call("run", "--launcher", "srun", "true", code=0).stdout)
+
     def test_run_in_a_job_by_srun(self):
         self.tool("srun", 'echo "$*"; exit 75')
         self.assertIn("SLURM_DISABLE_STATUS=1", self.call("run", "--launcher", "srun", "echo", code=75).stderr)  # else SIGINT stops nothing

@@ -124,6 +124,17 @@ class Launches(Cluster):
         with h5py.File(self.folder / "run/run.h5", "r") as file:
             self.assertEqual(file["info"].attrs["host_count"], 2)
 
+    def test_a_directory_that_the_hosts_do_not_share_is_refused(self):
+        program = self.folder / "apart.sh"
+        program.write_text(f"""#!/bin/sh
+[ "$SLURM_NODEID" = 1 ] || exec '{PROGRAM}' "$@"
+exec unshare -m sh -c 'mkdir -p "$0"; mount -t tmpfs none "$0"; exec "$@"' '{self.folder / "run"}' '{PROGRAM}' "$@"
+""")
+        program.chmod(0o755)
+        said = self.finish(self.submit("-N", 2, "-n", 2, env={"TESSERA_PROGRAM": str(program)}), FILES)
+        self.assertRegex(said, r"rank 1: .*/run: this host \(n2\) does not see what rank 0 writes there: use a directory that all hosts share")
+        self.assertEqual(latest_step(self.folder / "run"), 0)
+
     def test_no_rank_leaves_mpi_init_before_the_others(self):
         library = lab.folder / "slow_start.so"  # LD_PRELOAD takes no path with spaces
         subprocess.run(["mpicc", "-shared", "-fPIC", "-o", library, "-x", "c", "-"], input=SLOW_START, text=True, check=True)

@@ -85,6 +85,14 @@ class Refuses(Submit):
         path.write_text("# a table's comment\ndata.source data.path   # and another\ntokens /a/run#3.bin\n")
         self.assertIn("row=(data.source=tokens 'data.path=/a/run#3.bin')", self.call(*TWO, "--array", str(path), "--dry-run", code=0))
 
+    def test_an_older_python_is_told_so(self):
+        for script in ("experiment", "scaling", "plan_sharding", "slurm/submit"):
+            text = (f"import runpy, sys; sys.version_info, sys.version = (3, 9, 2), '3.9.2'; sys.modules['tomllib'] = None; sys.argv = ['{script}']; "
+                    f"sys.path.insert(0, '{SOURCE}/scripts'); runpy.run_path('{SOURCE}/scripts/{script}', run_name='__main__')")
+            answer = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+            self.assertEqual((answer.returncode, answer.stderr.count("\n")), (3, 1), answer.stderr)
+            self.assertIn("needs Python 3.11, this is 3.9.2", answer.stderr)
+
     def test_what_slurm_refuses(self):
         self.tool("sbatch", "echo no such partition >&2; exit 9")
         self.call(*TWO, code=9, says="no such partition")
@@ -153,6 +161,7 @@ class Scripts(Submit):
         self.assertIn("--array=1-2", self.options(text))
         self.assertIn("  1) row=(model.vocab_size=300 data.source=text 'data.path=a b') ;;\n  2) row=(model.vocab_size=300 data.source=tokens data.path=c) ;;", text)
         self.assertIn("run/%a'", text)
+        self.assertIn("*) echo \"no line $SLURM_ARRAY_TASK_ID in the table of this array\" >&2; exit 2 ;;", text)
         # the last task has the array's own number, which would requeue all of it
         self.assertIn('scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"', text)
 

@@ -32,13 +32,15 @@ std::string openblas(const std::string& version, const std::string& core) {
 
 TEST(GemmEnvironment, names_the_processor_whose_kernels_openblas_used) {
   const std::string before = openblas("0.3.21", "SkylakeX");
-  EXPECT_EQ(environment_for(before, openblas("0.3.21", "Cooperlake")), "OPENBLAS_CORETYPE=SkylakeX");
-  EXPECT_EQ(environment_for(before, openblas("0.3.26", "Cooperlake")), "") << "another version has other kernels";
-  EXPECT_EQ(environment_for(before, "/lib/libblas.so.3 (not OpenBLAS)"), "");
-  EXPECT_EQ(environment_for("", before), "");
-  EXPECT_EQ(environment_for(before + "; kernels v4", before), "TESSERA_CPU_LEVEL=v4");
-  EXPECT_EQ(environment_for(before, openblas("0.3.21", "Haswell") + "; kernels v4"),
+  EXPECT_EQ(environment_for(before, openblas("0.3.21", "Cooperlake"), true), "OPENBLAS_CORETYPE=SkylakeX");
+  EXPECT_EQ(environment_for(before, openblas("0.3.26", "Cooperlake"), true), "") << "another version has other kernels";
+  EXPECT_EQ(environment_for(before, "/lib/libblas.so.3 (not OpenBLAS)", true), "");
+  EXPECT_EQ(environment_for("", before, true), "");
+  EXPECT_EQ(environment_for(before + "; kernels v4", before, true), "TESSERA_CPU_LEVEL=v4");
+  EXPECT_EQ(environment_for(before, openblas("0.3.21", "Haswell") + "; kernels v4", true),
             "OPENBLAS_CORETYPE=SkylakeX TESSERA_CPU_LEVEL=v3");
+  EXPECT_EQ(environment_for(before, openblas("0.3.21", "Haswell"), false), "") << "would end by SIGILL";
+  EXPECT_EQ(environment_for(openblas("0.3.21", "Zen"), openblas("0.3.21", "Haswell"), false), "OPENBLAS_CORETYPE=Zen");
 }
 
 TEST(MergedGemmAlgorithms, take_the_lowest_ranks_choice_and_what_only_others_chose) {

@@ -13,6 +13,7 @@ namespace tessera::jobs {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// A directory, in which jobs work one after the other.
 class RunOwner : public ::testing::Test {
@@ -130,6 +131,17 @@ TEST_F(RunOwner, counts_requeues_of_a_job_without_a_name_for_its_submission) {
   requeue["SLURM_RESTART_COUNT"] = "1";
   for (int start = 0; start < Owner::kFruitlessStarts; ++start) EXPECT_NO_THROW(in_job(requeue).begin(0, true));
   EXPECT_THROW(in_job(requeue).begin(0, true), Failure);
+}
+
+TEST_F(RunOwner, of_a_finished_run_is_nobody) {
+  Owner owner = in_job(job("17"));
+  owner.begin(0, true);
+  owner.checkpoint_took(63, false);
+  owner.release();
+  std::ifstream file(folder_ / Owner::kName);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(text, Not(HasSubstr("job = ")));
+  EXPECT_THAT(text, HasSubstr("longest_checkpoint_s = 63"));
 }
 
 TEST_F(RunOwner, counts_no_starts_by_hand_within_an_allocation) {

@@ -41,7 +41,7 @@ std::string environment_failure_of(Work work) {
 }
 
 using Variables = std::map<std::string, const char*>;
-const Variables kSrun{{"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "8"}};
+const Variables kSrun{{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_NTASKS", "16"}};
 
 void check(int ranks, const Variables& variables) {
   check_launcher(ranks, [&](const char* name) {
@@ -57,7 +57,7 @@ TEST(CheckLauncher, accepts_agreement_and_no_srun) {
 }
 
 TEST(CheckLauncher, asks_mpirun_before_slurm) {
-  const Variables below_a_daemon{{"SLURM_STEP_ID", "3"}, {"SLURM_NTASKS", "1"}};
+  const Variables below_a_daemon{{"SLURM_STEP_ID", "3"}, {"SLURM_STEP_NUM_TASKS", "1"}};
   const std::string mpichs = std::string("MPI") + "_LOCALNRANKS";
   for (const Variables& set_by_mpirun : {Variables{{"OMPI_COMM_WORLD_SIZE", "2"}},
                                          Variables{{mpichs, "2"}, {"PMI_SIZE", "2"}}, Variables{{mpichs, "2"}}}) {
@@ -72,7 +72,7 @@ TEST(CheckLauncher, asks_mpirun_before_slurm) {
 TEST(CheckLauncher, refuses_another_count_than_sruns_and_names_both) {
   const std::string message = environment_failure_of([] { check(1, kSrun); });
   EXPECT_THAT(message, HasSubstr("1 rank "));
-  EXPECT_THAT(message, HasSubstr("SLURM_NTASKS is 8"));
+  EXPECT_THAT(message, HasSubstr("SLURM_STEP_NUM_TASKS is 8"));
   EXPECT_THAT(message, HasSubstr("--mpi=pmix"));
 }
 
@@ -136,6 +136,20 @@ TEST(World, uses_other_collectives_while_they_are_lent) {
   EXPECT_EQ(&world.collectives(), lent);
   world.use(nullptr);
   EXPECT_EQ(&world.collectives(), mpi);
+}
+
+TEST(World, hears_of_each_piece_of_a_long_sum) {
+  TestWorld world;
+  if (world.size() == 1) GTEST_SKIP() << "no message";
+  int pieces = 0;
+  const auto collectives = make_mpi_collectives(world.recorder(), [&] { ++pieces; });
+  const Kokkos::View<float*> values("values", 3 * kPieceBytes / sizeof(float));
+  const auto sum = collectives->make_all_reduce(
+      {"values", values.data(), static_cast<std::int64_t>(values.size()), Dtype::fp32}, {});
+  const kernels::Device exec;
+  sum->start(exec);
+  sum->join(exec);
+  EXPECT_GE(pieces, 3);
 }
 
 /// Counts calls of abandon(); nothing else is called.
