@@ -263,10 +263,9 @@ std::vector<Key> make_table() {
        "How long a step of several ranks may make no progress before the run ends with exit code 7: a rank, the "
        "network or a GPU is lost. The first steps get twice as long, later ones at least twice the longest silence so "
        "far. Set-up, checkpoints, bench.comm's operations, sequences that ranks share unevenly and the start (until "
-       "MPI "
-       "and Kokkos run on every rank) get ten times as long. A rank that fails and then hangs while exiting is ended "
-       "after half the limit plus 3 s, "
-       "with the exit code of its failure (7 if the cause is not known by then). 0: no limit."},
+       "MPI and Kokkos run on every rank) get ten times as long. A rank that fails and then hangs while exiting is "
+       "ended after half the limit plus 3 s, with the exit code of its failure (7 if the cause is not known by then). "
+       "0: no limit."},
       {"parallel.ranks", at<&S::parallel, &Parallel::ranks>(), between(0, 1 << 20), "ranks",
        "Number of ranks that --plan plans for; a run on any other number is refused. 0: as many as are started "
        "(scripts/run -n)."},
