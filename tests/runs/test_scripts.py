@@ -56,6 +56,15 @@ class Scripts(unittest.TestCase):
         self.assertIn("-n 1000 --bind-to none --oversubscribe --mca x y true\n", started)
         self.assertNotIn("--oversubscribe", self.call("run", "true", code=0).stdout)
 
+    def test_run_hands_its_variables_to_other_hosts(self):
+        self.tool("mpirun", '[ "$1" != --version ] || echo "mpirun (Open MPI) 4.1.4"; printf "%s\\n" "$*"')
+        for environment in ({"TESSERA_MPIRUN_FLAGS": "-H a:1,b:1"}, {"TESSERA_MPIRUN_FLAGS": "--hostfile x"}, {"PBS_JOBID": "3"}):
+            started = self.call("run", "-n", "2", "true", code=0, env={"TESSERA_CPU_LEVEL": "v3", **environment}).stdout
+            for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "TESSERA_CPU_LEVEL"):
+                self.assertIn(f"-x {name} ", started)
+            self.assertNotIn("-x OPENBLAS_CORETYPE", started)
+        self.assertNotIn("-x", self.call("run", "-n", "2", "true", code=0, env={"TESSERA_MPIRUN_FLAGS": "--mca hostx y"}).stdout)
+
     def test_run_names_the_processor_to_an_old_blas(self):
         (self.tools / "grep").unlink()
         for flag, name in (("avx512f", "SkylakeX"), ("avx2", "Haswell"), ("none", None)):

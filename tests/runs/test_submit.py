@@ -143,6 +143,14 @@ class Scripts(Submit):
         (self.folder / "run/.owner").write_text("longest_checkpoint_s = 40.5\nlongest_step_s = 7\n")
         self.assertIn("--signal=USR1@189", self.options(self.call(*TWO, "--dry-run")))
 
+    def test_a_signal_of_the_users_own_gives_the_margin(self):
+        text = self.call(*TWO, "--dry-run", "--", "--signal=USR1@600", "--time=30")
+        self.assertIn("export TESSERA_MARGIN_S=600\n", text)
+        self.assertIn("SIGUSR1 600 s before the job's end: as asked", text)
+        self.call(*TWO, "--dry-run", "--", "--signal=USR1@600", "--time=5", code=USAGE, says="ask for 720 s at least")
+        for launcher, word, legal in (("srun", "B:USR1@90", "USR1@SECONDS"), ("srun", "TERM@90", "USR1@SECONDS"), ("mpirun", "USR1@90", "B:USR1@SECONDS")):
+            self.call(*TWO, "--dry-run", "--launcher", launcher, "--", f"--signal={word}", code=USAGE, says=f"--signal={word}: write --signal={legal}")
+
     def test_the_margin_of_an_array_is_that_of_its_largest_job(self):
         table = self.folder / "table"
         table.write_text("model.d_ff\n32\n3000000\n64\n")
