@@ -143,6 +143,10 @@ class Scripts(Submit):
         (self.folder / "run/.owner").write_text("longest_checkpoint_s = 40.5\nlongest_step_s = 7\n")
         self.assertIn("--signal=USR1@189", self.options(self.call(*TWO, "--dry-run")))
 
+    def test_an_arrays_number_without_an_array_is_refused(self):
+        for word in ("%a", "%A"):
+            self.call(*TWO, f"job.directory=run/{word}", "--dry-run", code=USAGE, says=f"run/{word}: %a and %A are numbers of an array")
+
     def test_a_signal_of_the_users_own_gives_the_margin(self):
         text = self.call(*TWO, "--dry-run", "--", "--signal=USR1@600", "--time=30")
         self.assertIn("export TESSERA_MARGIN_S=600\n", text)
