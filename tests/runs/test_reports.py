@@ -85,6 +85,7 @@ class Collect(Scripts):
         (self.folder / "table.csv.tmp").mkdir()
         self.call("collect", run, "-o", "table", code=FILES, says="table.csv")
         self.assertEqual((self.folder / "table.h5").read_bytes(), before)
+        self.assertFalse((self.folder / "table.h5.tmp").exists())
 
     def test_names_that_are_no_utf8_are_shown(self):
         name = os.fsdecode(b"d\xe4x.toml")
