@@ -177,7 +177,7 @@ class Measured(unittest.TestCase):
         from results import Results
         for row in Results(homes()["sharding"]).rows:
             keeps = eq.SHARDS[row["parallel.shard"]][1](row.ranks)
-            self.assertAlmostEqual(keeps * row["parameters"], sum(sharding.expected(row, True)), delta=1)
+            self.assertAlmostEqual(keeps * row["parameters"], sum(sharding.expected(row)), delta=1)
 
     def test_a_step_whose_transfers_hide(self):
         self.assertEqual(eq.scaled_ms(100, 10, 1), 100)
