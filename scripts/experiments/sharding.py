@@ -49,8 +49,8 @@ def measured(results):
         yield by_block(kept)
 
 
-WEIGHT_AND_OPTIMIZER_BYTES = {"fp32": (4, 8), "tf32": (4, 8), "bf16": (2, 10), "fp16": (2, 12)}  # of a parameter; bf16's keep their low halves in the
-# optimizer, fp16's a copy of fp32
+# Of a parameter. In the optimizer, bf16 weights keep their low halves, and fp16 weights a copy in fp32.
+WEIGHT_AND_OPTIMIZER_BYTES = {"fp32": (4, 8), "tf32": (4, 8), "bf16": (2, 10), "fp16": (2, 12)}
 
 
 def expected(row):

@@ -37,7 +37,7 @@ struct Case {
 
   std::int64_t head_elements() const { return std::int64_t{B} * H * T * D; }
   bool stores_scores() const { return kernels::stores_scores(choice.kind); }
-  std::vector<std::int64_t> scores() const {  // their shape
+  std::vector<std::int64_t> score_shape() const {
     return stores_scores() ? std::vector<std::int64_t>{B, H, T, T} : std::vector<std::int64_t>{0};
   }
 };
@@ -61,10 +61,10 @@ Measured measure(const Case& c, const Bench& bench) {
   const auto kept = memory::Category::activations, needed = memory::Category::workspace;
   const memory::TensorId q = heads("q", kept), k = heads("k", kept), v = heads("v", kept), out = heads("out", kept);
   const memory::TensorId lse = layout.add("lse", {c.B, c.H, c.T}, kDtype<Real>, kept, whole);
-  const memory::TensorId probabilities = layout.add("probabilities", c.scores(), kDtype<Scalar>, kept, whole);
+  const memory::TensorId probabilities = layout.add("probabilities", c.score_shape(), kDtype<Scalar>, kept, whole);
   const memory::TensorId d_out = heads("d_out", needed), d_q = heads("d_q", needed), d_k = heads("d_k", needed),
                          d_v = heads("d_v", needed);
-  const memory::TensorId d_scores = layout.add("d_scores", c.scores(), kDtype<Scalar>, needed, whole);
+  const memory::TensorId d_scores = layout.add("d_scores", c.score_shape(), kDtype<Scalar>, needed, whole);
   const std::int64_t workspace_bytes =
       std::max(kernels::attention_forward_workspace_bytes(c.choice, c.dtype, c.B, c.H, c.T, c.D),
                kernels::attention_workspace_bytes(c.choice, c.dtype, c.B, c.H, c.T, c.D));  // one after the other

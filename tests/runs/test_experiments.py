@@ -296,9 +296,9 @@ class Experiments(RunTest):
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("experiment: stopped by SIGTERM: the same command continues"))
 here, first, lanes = pathlib.Path(__file__).parent, os.environ["FIRST"], int(os.environ["LANES"])
 (here / f"{sys.argv[1]}.handles").touch()
-while sys.argv[1] == first and len(list(here.glob("*.handles"))) < lanes:
-    time.sleep(0.01)
 if sys.argv[1] == first:
+    while len(list(here.glob("*.handles"))) < lanes:
+        time.sleep(0.01)
     os.kill(os.getppid(), signal.SIGTERM)
 time.sleep(600)
 """)

@@ -46,7 +46,7 @@ class Ranks(RunTest):
     def test_mpirun_over_the_nodes_of_a_slurm_job(self):
         """On every node but the first, mpirun's daemon is the only task of a step, whose variables its ranks inherit."""
         self.train("run", "train.steps=2", "optimizer.warmup_steps=1", "trace.profile_steps=[]", ranks=2,
-                   wrapper=("env", "SLURM_JOB_ID=17", "SLURM_STEP_ID=3", "SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NTASKS=1"))
+                   wrapper=("env", "SLURM_JOB_ID=17", "SLURM_STEP_ID=3", "SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NTASKS=1", "SLURM_STEP_NUM_TASKS=1"))
 
     def test_a_plan_in_an_allocation_is_for_the_ranks_that_were_started(self):
         self.run_deck(TINY, "--plan", wrapper=("env", "SLURM_JOB_ID=17", "SLURM_NTASKS=4"), says="plan       for 1 rank (as started")
