@@ -372,11 +372,11 @@ def measured_tables(rates):
     block = block_of("memory_2p7b", 2048, "fp32")
     N, r, k = block or (NAN, NAN, NAN)
     taken = {int(row["train.checkpoint_activations"]): (row["planned_mib"], row["peak_mib"]) for row in course} if block else {}
-    flat = [row for row in run("ddp").rows if row.has_run and row.name.startswith("order") and row["parallel.gradient_sync"] == "flat"]
+    flat = [row for row in run("ddp").rows if row.has_run and row["parallel.gradient_sync"] == "flat"]
     sharding = run("sharding")
     return {"sent": ("data_parallel_calcs b beside ddp, at the measured W", *sent_table(flat, rates.wire)),
             "shards": (f"optimizer_state_sharding_accounting and fsdp_accounting a beside sharding, N = {sharding.ranks[0]}",
-                       *shard_table([row for row in sharding.rows if row.has_run and row.ranks == sharding.ranks[0] and not row.name.startswith("course")])),
+                       *shard_table([row for row in sharding.rows if row.has_run and row.ranks == sharding.ranks[0]])),
             "scaling": ("data_parallel_calcs c beside scaling, at the measured rates: t, u of one device with b1 sequences",
                         *scaling_table(scaling.lines(run("scaling")), rates.wire, rates.flop)),
             "saved": (f"gradient_checkpointing b beside checkpointing: 2.7b, 4 x 2048, fp32, N = {N}, with the k = {k:.0f} and r = {r:.0f} MiB of memory_2p7b",

@@ -11,11 +11,14 @@ TRANSFERS = ("#404040", "#8C8C8C")  # one and the next, so that many in a row ca
 KEEPS = ("timeline",)  # of each row's own file, in a published run
 
 
-def name_of(row):
-    """Of the order; with the size where it is another than the deck's, and the set-up where it is the course's."""
-    name = f"buckets of {row[BUCKET]:g} MB" if row[KEY] == "bucket" else {"per_parameter": "each parameter, after backward", "flat": "all at once",
+def order_of(row):
+    return f"buckets of {row[BUCKET]:g} MB" if row[KEY] == "bucket" else {"per_parameter": "each parameter, after backward", "flat": "all at once",
                                                                            "overlap": "each parameter, when ready"}[row[KEY]]
-    return name + (", 2.7b" if row.get("model.size") == "2.7b" else "") + (", as the course" if row.name.startswith("course") else "")
+
+
+def name_of(row):
+    """Of the order; with the size where it is another than the deck's."""
+    return order_of(row) + (", 2.7b" if row.get("model.size") == "2.7b" else "")
 
 
 def tables(results):

@@ -20,9 +20,7 @@ TRANSFERS = {"params": ("gathers its weights", ORANGE), "grad": ("sums its gradi
 
 
 def size_of(row):
-    """With the set-up, where it is the course's."""
-    size = row.get("model.size") or row["size"]  # of a row that did not fit the second is empty
-    return f"{size}, as the course" if row.name.startswith("course") else size
+    return row.get("model.size") or row["size"]  # of a row that did not fit the second is empty
 
 
 def tables(results):
@@ -30,7 +28,7 @@ def tables(results):
     columns = ["ranks", "size", "sharded", *(f"{label}, MiB" for label, _ in moments.values()), "step, ms", "under way, ms", "exposed, ms", "messages, MB", "outcome"]
     yield columns, [[row.ranks, size_of(row), STAGES[row[KEY]], *(row[moment] for moment in moments), spread(row["step_mean_ms"], row["step_std_ms"]),
                      row["under_way_ms"], row["exposed_ms"], row["message_bytes"] / 1e6, row.outcome] for row in results.rows]
-    yield from measured(results)
+    yield from measured(results.rows)
     yield planned(results.preset)
 
 
@@ -40,12 +38,12 @@ def moments_of(rows):
 
 
 def page_tables(results):
-    return [next(tables(results)), *measured(results)]
+    return [next(tables(results)), *measured(results.rows)]
 
 
-def measured(results):
-    yield by_category(results)
-    if kept := rows_of_blocks(results.rows):
+def measured(rows):
+    yield by_category(rows)
+    if kept := rows_of_blocks(rows):
         yield by_block(kept)
 
 
@@ -61,15 +59,15 @@ def expected(row):
     return (weight * P * part(("parameters",)), 4 * P * part(("gradients", "parameters")), optimizer * P * part(("optimizer", "gradients", "parameters")))
 
 
-def by_category(results):
+def by_category(rows):
     """Weights, gradients and optimizer after initialisation, beside the arithmetic, and what activations add before the update."""
     columns = ["ranks", "size", "sharded", "weights, MiB", "expected", "gradients, MiB", "expected", "optimizer, MiB", "expected", "activations in backward, MiB"]
-    rows = []
-    for row in results.rows:
+    lines = []
+    for row in rows:
         found = [row[f"initial_{name}_bytes"] for name in ("parameters", "gradients", "optimizer")]
         line = [value / 2**20 for pair in zip(found, expected(row)) for value in pair]
-        rows.append([row.ranks, size_of(row), STAGES[row[KEY]], *line, row["before_update_activations_bytes"] / 2**20])
-    return columns, rows
+        lines.append([row.ranks, size_of(row), STAGES[row[KEY]], *line, row["before_update_activations_bytes"] / 2**20])
+    return columns, lines
 
 
 class Blocks:
@@ -127,10 +125,9 @@ def draw(results):
     """Memory and time, a line of panels for each number of ranks and two of them for each size; below, of the most ranks of which the row's file
     is kept, steps of ZeRO-3 by block."""
     groups = {}
-    drawn = [row for row in results.rows if not row.name.startswith("course")] or results.rows  # the table has those, too
-    for row in drawn:
+    for row in results.rows:
         groups.setdefault((row.ranks, size_of(row)), []).append(row)
-    kept = rows_of_blocks(drawn)
+    kept = rows_of_blocks(results.rows)
     kept = [row for row in kept if row.ranks == max(each.ranks for each in kept)]
     heights = [1.2 + 0.075 * len(Blocks(row).units) for row in kept]
     above, across = 3.2 * len(results.ranks), 2 * len(groups) // len(results.ranks)

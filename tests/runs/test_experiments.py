@@ -282,7 +282,7 @@ class Experiments(RunTest):
         self.assertEqual((blocks.between("forward"), blocks.between("backward"), blocks.took("recompute")), (2, 0, "-"))
 
     def test_memory_by_category_is_what_sharding_promises(self):
-        columns, rows = sharding.by_category(Results(self.quick("sharding")[1]))
+        columns, rows = sharding.by_category(Results(self.quick("sharding")[1]).rows)
         self.assertEqual(len(rows), 4)
         for row in rows:
             weights, gradients, optimizer = (dict(zip(("found", "expected"), row[i:i + 2])) for i in (3, 5, 7))
