@@ -4,7 +4,7 @@
     scripts/solutions.py              prints the tables
     scripts/solutions.py --publish    writes them, and the picture, into input/experiments/solutions
 
-Theirs are input/experiments/solutions/solutions.toml, which names the source; ours the published runs of step, compiled, flash_grid,
+Theirs are input/experiments/solutions/solutions.toml, which names the source; ours the published runs of compiled, flash_grid,
 flash_ladder, comm and ddp, and PyTorch's beside them on the same GPU. "no row": no run has it.
 Exit codes: 0 printed or written, 2 command line.
 """
@@ -81,8 +81,8 @@ def step_peer(size):
 
 
 def step_table(theirs):
-    rows, gpu = ours("step")
-    mine = lambda size, compute, entry: cell(found(rows, model__size=size, precision__compute=compute), entry)
+    rows, gpu = ours("compiled")
+    mine = lambda size, compute, entry: cell(found(rows, model__size=size, precision__compute=compute, train__fused="true", train__graph="false"), entry)
     formats = ("fp32", "tf32", "bf16")
     lines = []
     for each in columns_of(theirs):

@@ -4,7 +4,6 @@ import math
 import matplotlib.pyplot as plt
 import numpy as np
 import plotting
-from compare import beside
 from plotting import BLUE, GREEN, ORANGE, SKY, VERMILION
 
 from experiments.parts import has_steps, log_axis, size_of
@@ -12,7 +11,6 @@ from experiments.table import spread
 
 PARTS = ("forward", "forward_backward", "step")
 SHARES = {"forward": SKY, "backward": BLUE, "optimizer": GREEN}
-MODES = ("eager",)  # compiled ones stand in `compiled`
 
 
 def tables(results):
@@ -26,7 +24,7 @@ def tables(results):
         optimizer = spread(parts["optimizer"], row.get("optimizer_std_ms", math.nan))
         rows.append([size_of(row), row["precision.compute"], 1e-6 * row["parameters"], forward, backward, optimizer, both, step,
                      row["tokens_per_s"], 100 * row["mfu"], row.outcome if has_steps(row) else f"{row.outcome}, forward alone"])
-    return [(columns, rows), *beside.step_tables(results)]
+    return [(columns, rows)]
 
 
 def parts_of(row):
