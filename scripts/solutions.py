@@ -5,7 +5,7 @@
     scripts/solutions.py --publish    writes them, and the picture, into input/experiments/solutions
 
 Theirs are input/experiments/solutions/solutions.toml, which names the source; ours the published runs of compiled, flash_grid,
-flash_ladder, comm and ddp, and PyTorch's beside them on the same GPU. "no row": no run has it.
+flash_ladder, comm and ddp, and PyTorch's beside them. "no row": no run has it.
 Exit codes: 0 printed or written, 2 command line.
 """
 import functools

@@ -19,7 +19,7 @@ import sys
 import tomllib
 from typing import NamedTuple
 
-from compare.sides import ON_ONE_GPU, Failed, Torch
+from compare.sides import ON_ONE_GPU, Failed, Torch, cannot_run
 from compare.steps import compiled_side_by_side
 from experiments.parts import size_of
 from experiments.table import spread
@@ -31,11 +31,11 @@ PARTS = ("forward", "forward_backward", "step")
 SHAPE = ("dtype", "B", "H", "T", "D", "causal")
 TIMING = ("repeats", "warmup", "warmup_ms", "rest_ms", "row_limit_s")  # keys of [bench] that both sides follow
 FORMATS = ("fp32", "tf32", "bf16")
-ATTENTION = {"fp32": ("EAGER", "STORED", "EFFICIENT", "FLASH"), "tf32": ("EAGER", "STORED", "EFFICIENT"), "bf16": ("EAGER", "STORED", "EFFICIENT", "FLASH")}
+ATTENTION = {"fp32": ("EAGER", "STORED", "EFFICIENT", "FLASH"), "tf32": ("EAGER", "STORED", "EFFICIENT"), "bf16": ("EAGER", "STORED", "EFFICIENT", "FLASH", "CUDNN")}
 STEPS = {"eager": "eager", "default": "compiled", "reduce-overhead": "compiled, graphs"}  # torch_worker's modes, as tables name them
-GPU_ONLY = ("tf32", "EFFICIENT", "reduce-overhead")
+GPU_ONLY = ("tf32", "EFFICIENT", "CUDNN", "reduce-overhead")
 # A table's columns of attention: the backends of which the fastest counts, and the formats in which there are others beside
-COLUMNS = {"stored scores": (("EAGER",), FORMATS), "compiled": (("STORED",), FORMATS), "fused": (("EFFICIENT", "FLASH"), FORMATS),
+COLUMNS = {"stored scores": (("EAGER",), FORMATS), "compiled": (("STORED",), FORMATS), "fused": (("EFFICIENT", "FLASH", "CUDNN"), FORMATS),
            "memory-efficient": (("EFFICIENT",), ("bf16",))}
 TOGETHER = 0.75  # of a GPU's memory, for weights, gradients and moments of models that are compiled at the same time
 ENVIRONMENT = 3
@@ -83,8 +83,15 @@ def measured(results, row, column, name):
     backends, formats = COLUMNS[column]
     found(results)
     each = results.beside_by_shape.get(tuple(shape_of(row).values()), {}) if row["dtype"] in formats else {}
+    if any(may_run(each.get(backend, {})) for backend in backends):  # it might be the fastest
+        return math.nan, math.nan
     return min(((each[backend][name], each[backend].get(f"{name}_std", math.nan)) for backend in backends if name in each.get(backend, {})),
                default=(math.nan, math.nan))
+
+
+def may_run(answer):
+    """Whether what failed may run another time."""
+    return "failed" in answer and not cannot_run(answer["failed"])
 
 
 def step_tables(results):
@@ -174,7 +181,7 @@ def measure_attention(results, backends, python, stored, keep):
     missing = []  # (entry, the backends that it lacks)
     for shape in map(dict, {tuple(shape_of(row).items()): None for row in rows}):
         entry = results.beside_by_shape.get(tuple(shape.values()), shape)
-        if lacking := [backend for backend in backends.get(shape["dtype"], ()) if backend not in entry]:
+        if lacking := [backend for backend in backends.get(shape["dtype"], ()) if backend not in entry or may_run(entry[backend])]:
             missing.append((entry, lacking))
     worker = python.worker()
     try:
@@ -203,7 +210,7 @@ def models_of(results):
         shape, key = deck["model"], (size_of(row), row["precision.compute"])
         models.setdefault(key, ({"size": key[0], "dtype": key[1], "V": shape["vocab_size"], "T": shape["context_length"], "B": deck["train"]["batch_size"],
                                  "C": shape["d_model"], "F": shape["d_ff"], "L": shape["num_layers"], "H": shape["num_heads"]},
-                                {"clips": deck["optimizer"]["clip_norm"] > 0, "repeats": deck["bench"]["repeats"]}))
+                                {"clips": deck["optimizer"]["clip_norm"] > 0, "repeats": deck["bench"]["repeats"], "warmup_ms": deck["bench"]["warmup_ms"]}))
     return models
 
 
@@ -223,6 +230,7 @@ def batches(models, memory):
 
 def measure_steps(results, formats, modes, python, stored, keep):
     models = models_of(results) if modes else {}
+    stored[:] = [each for each in stored if not any(may_run(each[mode]) for mode in modes if mode in each)]
     done = {(each["size"], each["dtype"]) for each in stored}
     for batch in batches({key: model for key, (model, _) in models.items() if key[1] in formats and key not in done}, python.memory):
         with contextlib.redirect_stdout(sys.stderr):

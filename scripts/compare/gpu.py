@@ -368,7 +368,7 @@ def main(arguments, program):
         PROMISES[section](report, arguments)
     rounds, quick = arguments.rounds, arguments.quick
     gpus = places.gpus()
-    report.info |= {**machine(program), "repeats": timing(quick)["repeats"], "steps": fp32.step_repeats(quick),
+    report.info |= {**machine(program), "repeats": timing(quick)["repeats"], "steps": fp32.step_repeats(quick), "quick": quick, "overrides": arguments.ours,
                     "pytorch": f"PyTorch {pytorch.__version__} (CUDA {pytorch.version.cuda})"}
     own = list(report.promises)
     report.adopt()

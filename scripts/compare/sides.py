@@ -18,6 +18,9 @@ GPUS = places.visible_gpus()
 ON_ONE_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": GPUS[0] if GPUS else "0"}  # where both sides run, but for scaling
 
 
+NO_KERNEL = "No available kernel"  # of PyTorch's attention, for a backend that lacks the shape or the number format
+
+
 class Failed(Exception):
     """One side failed; the text says why. `code`: our program's exit code, where it was ours and ended."""
 
@@ -153,7 +156,7 @@ class Report:
 
     def __init__(self, folder, file="compare.json"):
         self.folder, self.file = folder, file
-        self.promises, self.data, self.code = {}, {}, 0
+        self.promises, self.data, self.infos, self.code = {}, {}, {}, 0
         device = next(iter(re.findall(r"GPU \d+: (.+?) \(UUID", places.nvidia_smi())), "")
         self.info = {"created": time.strftime("%Y-%m-%d"), "device": device, "git_hash": ""}
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,8 +164,12 @@ class Report:
     def read(self):
         """Takes everything from the file of an earlier call."""
         stored = json.loads((self.folder / self.file).read_text())
-        self.info, self.data, self.promises = stored["info"], stored["data"], stored["promises"]
+        self.info, self.data, self.promises, self.infos = stored["info"], stored["data"], stored["promises"], stored.get("infos", {})
         return self
+
+    def info_of(self, section):
+        """Of the call that measured it."""
+        return self.infos.get(section, self.info)
 
     def adopt(self):
         """Keeps the sections of an earlier call with this build on this GPU; refuses to replace another's."""
@@ -173,6 +180,7 @@ class Report:
         if any(stored["info"].get(name) != self.info.get(name) for name in ("build", "device")):
             raise Refusal(6, f"{path} has what {stored['info'].get('build')} did on {stored['info'].get('device')}: name another --output, or delete it")
         self.data, self.promises = stored["data"], {**stored["promises"], **self.promises}
+        self.infos = {section: stored.get("infos", {}).get(section, stored["info"]) for section in stored["data"]}
 
     def failed(self, what, reason):
         """Tells a Failed; the first exit code of our program becomes the call's."""
@@ -188,8 +196,8 @@ class Report:
         self.promises[what].update(value=None if math.isnan(value) else value, text=text)
 
     def keep(self, section, value):
-        self.data[section] = value
-        text = json.dumps(without_nan({"info": self.info, "data": self.data, "promises": self.promises}), indent=1, allow_nan=False)
+        self.data[section], self.infos[section] = value, dict(self.info)
+        text = json.dumps(without_nan({"info": self.info, "data": self.data, "promises": self.promises, "infos": self.infos}), indent=1, allow_nan=False)
         replace_text(self.folder / self.file, text)
 
     def table(self):
@@ -224,7 +232,14 @@ def lowest(values):
 
 
 def median(values):
-    return statistics.median(values) if values else math.nan
+    """NaN if there are no values or one is unknown."""
+    values = list(values)
+    return statistics.median(values) if values and not any(math.isnan(value) for value in values) else math.nan
+
+
+def cannot_run(reason):
+    """Whether a peer's failure says that it has no such form here, or no memory for it: then another may be its fastest."""
+    return "out of memory" in reason.lower() or NO_KERNEL in reason
 
 
 def spread(values):

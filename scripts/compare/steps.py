@@ -7,12 +7,13 @@ the fastest.
 """
 import time
 
-from compare.sides import Failed, Torch, deck, median, ratio_text, words
+from compare.sides import Failed, Torch, cannot_run, deck, median, ratio_text, words
 
 SIZES = {"small": (768, 3072, 12, 12), "medium": (1024, 4096, 24, 16), "large": (1280, 5120, 36, 20),
          "xl": (1600, 6400, 48, 25), "2.7b": (2560, 10240, 32, 32)}  # C, F, L, H
 VANILLA_SIZES = ("small", "medium", "large")  # where what graphs and compilers save is more than a few percent
 MODES = ("default", "reduce-overhead")        # of torch.compile
+WARMUP_MS = 200                               # before steps are timed; of ours the deck says so
 UNCLIPPED = ", no clipping"                   # behind the name of what is timed without it
 CLIPPING = {"": True, UNCLIPPED: False}
 
@@ -92,7 +93,7 @@ class Size:
 
     def __init__(self, name, ours, torch, repeats, modes=MODES, clipping=CLIPPING):
         self.name, self.ours, self.torch, self.repeats, self.clipping = name, ours, torch, repeats, clipping
-        self.mine, self.theirs = {}, {}
+        self.mine, self.theirs, self.failed = {}, {}, {}  # the last: {mode: why}
         self.modes = list(modes) if torch else []
 
     def our_turn(self, variant):
@@ -105,10 +106,11 @@ class Size:
         """A mode that fails is reported and left out from then on; the others continue."""
         for suffix, clips in self.clipping.items() if mode in MODES else [("", True)]:
             try:
-                answer = self.torch.ask(do="step", mode=mode, clips=clips, repeats=self.repeats)
+                answer = self.torch.ask(do="step", mode=mode, clips=clips, repeats=self.repeats, warmup_ms=WARMUP_MS)
             except Failed as reason:
                 print(f"  {self.name}, {mode}{suffix}: {reason}", flush=True)
                 self.modes = [other for other in self.modes if other != mode]
+                self.failed[mode] = str(reason)
                 return
             self.theirs.setdefault(mode + suffix, []).append(answer)
 
@@ -153,7 +155,7 @@ def steps(ours, report, rounds, quick, sizes, deadline):
         if size.mine or size.theirs:
             data[name] = {"ours": size.mine, "torch": size.theirs}
         print_size(name, size.mine, size.theirs)
-        judge_size(name, size.mine, size.theirs, report)
+        judge_size(name, size.mine, size.theirs, report, size.failed)
         report.keep("steps", data)
 
 
@@ -199,12 +201,14 @@ def promise_steps(report, arguments):
             report.promise(f"  peak memory of {size} / torch.compile's tensors", -MEMORY_OF_TORCH[size], -1.0)
 
 
-def judge_size(size, mine, theirs, report):
+def judge_size(size, mine, theirs, report, failed):
+    """`failed`: {mode: why} of PyTorch's; one that might have been the fastest leaves nothing to compare with."""
+    unknown = "; ".join(f"{mode}: {why}" for mode, why in failed.items() if mode in MODES and not cannot_run(why))
     for suffix in CLIPPING:
         mode = fastest(theirs, suffix)
-        found = ratios(mine, theirs, suffix, mode)
+        found = [] if unknown else ratios(mine, theirs, suffix, mode)
         report.found(f"step of {size}{suffix}, x torch.compile's fastest", median(found),
-                     f"{min(found):.2f}-{max(found):.2f}, {mode}" if found else None)
+                     f"{min(found):.2f}-{max(found):.2f}, {mode}" if found else unknown or None)
     graphs, compiled = mine.get("graph", []), theirs.get("default", [])
     report.found(f"  peak memory of {size} off the plan [%]", -100 * median([abs(m["peak_mib"] / m["planned_mib"] - 1) for m in graphs]))
     if size in MEMORY_OF_TORCH:

@@ -17,12 +17,12 @@ PICTURES = {"attention": ("attention_page", "attention.png")}  # of a section: i
 
 
 def attention_table(rows):
-    """Causal cases. "any order": of the sums of gradients, which the peers' are."""
+    """"any order": of the sums of gradients, which the peers' are."""
     ours = lambda row: next(side for side in ("wgmma", "mma") if row["ms"][side])
     ratio = lambda row, side, mine: f"{median([b / a for a, b in zip(row['ms'][mine], row['ms'][side])]):.2f}" if row["ms"][side] and row["ms"][mine] else "-"
-    return (["pass", "D", "T", "ours, ms", "x cuDNN", "any order, x cuDNN", "x FlashAttention-2", "x PyTorch's MATH"],
-            [[row["direction"], row["D"], row["T"], median(row["ms"][ours(row)]), ratio(row, "CUDNN", ours(row)),
-              ratio(row, "CUDNN", "any"), ratio(row, "FLASH", ours(row)), ratio(row, "MATH", ours(row))] for row in rows if row["causal"]])
+    return (["pass", "D", "T", "mask", "ours, ms", "x cuDNN", "any order, x cuDNN", "x FlashAttention-2", "x PyTorch's MATH, in fp32"],
+            [[row["direction"], row["D"], row["T"], "causal" if row["causal"] else "full", median(row["ms"][ours(row)]), ratio(row, "CUDNN", ours(row)),
+              ratio(row, "CUDNN", "any"), ratio(row, "FLASH", ours(row)), ratio(row, "MATH", ours(row))] for row in rows])
 
 
 # {section: (folder of its page, its table)}
@@ -71,11 +71,14 @@ def publish(folder, root=ROOT):
     if not report.info["git_hash"]:
         raise Refusal(FILES, f"{folder}: the program that ran does not know its commit; build it in a checkout, or set TESSERA_COMMIT")
     for name, rows in report.data.items():
+        info = report.info_of(name)
+        if info.get("quick") or info.get("overrides"):
+            raise Refusal(FILES, f"{folder}: {name} was measured with --quick or --ours; pages show neither")
         if name not in HOMES or name not in parts_of((root / HOMES[name][0] / "README.md").read_text()):
             print(f"{name}: no page shows it")
             continue
         home = root / HOMES[name][0]
-        kept = {**stored(home), name: {"info": report.info, "rows": {key: [flat(row)[key] for row in rows] for key in flat(rows[0])}}}
+        kept = {**stored(home), name: {"info": info, "rows": {key: [flat(row)[key] for row in rows] for key in flat(rows[0])}}}
         (home / FILE).write_text("# Written by scripts/compare_torch --publish; tables and pictures of README.md come from it.\n"
                                  + "".join(section(f"{key_text(name)}.{part}", columns) for name, parts in kept.items() for part, columns in parts.items()))
         page = home / "README.md"

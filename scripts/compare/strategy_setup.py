@@ -43,6 +43,7 @@ class Setup:
             *chosen,
             f"train.batch_size={sequences * ranks}",
             f"bench.warmup={self.warmup}",
+            "bench.warmup_ms=0",  # as theirs
             f"bench.repeats={self.repeats}",
             *overrides,
             *self.ours.step_overrides,
@@ -61,6 +62,7 @@ class Setup:
             *chosen,
             f"train.batch_size={sequences * ranks}",
             f"bench.warmup={self.warmup}",
+            "bench.warmup_ms=0",  # as theirs
             f"bench.repeats={self.repeats}",
             *self.ours.step_overrides,
             ranks=ranks,

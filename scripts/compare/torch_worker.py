@@ -8,7 +8,7 @@ turns in one call; this process keeps its models and compiled code between its t
     {"do": "error", ...}      errors of PyTorch's attention and of ours against float64
     {"do": "model", ...}      builds and compiles a transformer in each mode, and lays it aside in host memory
     {"do": "wake"}            brings it back, with an optimizer
-    {"do": "step", "mode": m, "clips": b, "repeats": n}   times it; modes are "eager" and those of torch.compile
+    {"do": "step", "mode": m, "clips": b, "repeats": n, "warmup_ms": n}   times it; modes are "eager" and those of torch.compile
     {"do": "stop"}
 
 Every time is taken with events of the GPU around a call, many calls in the queue at once, or by the clock of a CPU; medians in
@@ -89,10 +89,15 @@ def queued(call, repeats):
     return [first.elapsed_time(last) for first, last in marks]
 
 
-def spaced(call, repeats, warmup):
-    """Median and standard deviation of the milliseconds from the end of one call to the end of the next, as steps of a run follow each other."""
-    for _ in range(warmup):
+def spaced(call, repeats, warmup, warmup_ms=0):
+    """Median and standard deviation of the milliseconds from the end of one call to the end of the next, as steps of a run follow each other,
+    after at least so many calls, and milliseconds, of warm-up."""
+    begin, count = time.perf_counter(), 0
+    while count < warmup or 1e3 * (time.perf_counter() - begin) < warmup_ms:
         call()
+        count += 1
+        if warmup_ms > 0:
+            fence()
     marks = marks_of(repeats + 1)
     marks[0].record()
     for mark in marks[1:]:
@@ -144,9 +149,9 @@ def attention(request):
                     answer[backend] = {}
                     for each in request["passes"]:
                         answer[backend] |= named(each, timed(calls[each], **request["timing"]))
-                    del out
             except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
                 answer[backend] = {"failed": str(error).splitlines()[0][:120]}
+            out = calls = None  # or the graph of one that failed takes the memory of the next
         answers.append(answer)
         del q, k, v, d_out
         torch.cuda.empty_cache()
@@ -271,6 +276,7 @@ class Training:
             ids = torch.randint(request["V"], (request["B"], request["T"] + 1))
         self.tokens, self.targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
         self.runs = {"eager": self.model}  # {mode: the model in that mode}
+        self.faults = {}                   # {mode: why there is none}
         self.run = self.model
         self.optimizer = None
 
@@ -316,12 +322,11 @@ training = None
 def model(request):
     """Compiles the model in each mode but "eager" by running it once, then takes its memory off the GPU.
 
-    {"seconds": that took, "parameters": n, "faults": ["mode: why it cannot be timed, or not as what it is"]}
+    {"seconds": that took, "parameters": n, "faults": ["mode: why it cannot be timed"]}
     """
     global training
     begin = time.perf_counter()
     training = Training(request)
-    faults = []
     for mode in request["modes"]:
         if mode in training.runs:
             continue
@@ -329,9 +334,8 @@ def model(request):
             training.compile(mode)
         except Exception as fault:  # the other modes can still be timed
             training.drop_gradients()
-            faults.append(f"{mode}: {said(fault)}")
-    if skipped := torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]:
-        faults.append(f"reduce-overhead: {skipped} graphs were not recorded, so that it is slower than it could be")
+            training.faults[mode] = said(fault)
+    faults = [f"{mode}: {why}" for mode, why in training.faults.items()]
     if not training.runs.keys() & request["modes"]:
         raise RuntimeError("; ".join(faults))
     training.model.to("cpu")
@@ -356,20 +360,22 @@ def wake(_):
 def step(request):
     """{"step": ms; on a GPU "peak_mib": tensors alone, "taken_mib": of its memory}; clipped, in the default mode and eager
     also "forward_backward" and "forward" (a graph of a forward pass alone would be another graph)."""
-    mode, repeats = request["mode"], request["repeats"]
+    mode, repeats, warmup_ms = request["mode"], request["repeats"], request.get("warmup_ms", 0)
     if mode not in training.runs:
-        raise RuntimeError(f"the model was not compiled in the mode {mode}")
+        raise RuntimeError(training.faults.get(mode, f"the model was not compiled in the mode {mode}"))
     training.run = training.runs[mode]
     is_recorded = mode == "reduce-overhead"
     if IS_GPU:
         torch.cuda.reset_peak_memory_stats()
-    answer = named("step", spaced(lambda: training.step(request["clips"]), repeats, 6 if is_recorded else 3))  # records in the first ones
+    answer = named("step", spaced(lambda: training.step(request["clips"]), repeats, 6 if is_recorded else 3, warmup_ms))  # records in the first ones
+    if is_recorded and (skipped := torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]):
+        raise RuntimeError(f"{skipped} graphs were not recorded, so that this is not the mode that was asked for")
     if IS_GPU:
         answer["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
         answer["taken_mib"] = (free_before - torch.cuda.mem_get_info()[0]) / 2**20
     if request["clips"] and not is_recorded:
-        answer |= named("forward_backward", spaced(training.forward_backward, repeats, 1))
-        answer |= named("forward", spaced(training.forward, repeats, 1))
+        answer |= named("forward_backward", spaced(training.forward_backward, repeats, 1, warmup_ms))
+        answer |= named("forward", spaced(training.forward, repeats, 1, warmup_ms))
     training.drop_gradients()
     torch.cuda.empty_cache()  # the other side's turn
     return answer

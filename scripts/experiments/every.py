@@ -98,7 +98,7 @@ def run_all(script, names, words, place, publishes, with_torch=False, gpus=()):
     if with_torch:
         beside.python_with_torch(on_gpu=False)  # refuses now what every experiment would
     calls, found, first = Calls(script, words), {}, time.monotonic()
-    shared, others = queue.Queue(), queue.Queue()
+    shared, others, lanes = queue.Queue(), queue.Queue(), {}  # the last: the GPU that measured our rows, PyTorch's too
     for name in names:
         (shared if len(gpus) > 1 and may_share(name) else others).put(name)
 
@@ -107,11 +107,12 @@ def run_all(script, names, words, place, publishes, with_torch=False, gpus=()):
         has_peers = with_torch and beside.has_peers(module_of(name))
         comes_again = has_peers and gpu is not None
         try:
-            outcome = calls.outcome_of(gpu, name, ["--torch"] if has_peers and not comes_again else [], Path(place) / name, publishes and not comes_again)
+            outcome = calls.outcome_of(lanes.get(name, gpu), name, ["--torch"] if has_peers and not comes_again else [], Path(place) / name, publishes and not comes_again)
         except Exception as fault:  # of this one: the others go on
             outcome = FAULT, f"{type(fault).__name__}: {fault}"
         if comes_again and outcome[0] == FINISHED:
             outcome = FINISHED, f"{outcome[1]}, PyTorch's part not begun"  # until it comes
+            lanes[name] = gpu
             others.put(name)
         found[name] = *outcome, before + time.monotonic() - start
 

@@ -10,7 +10,7 @@ SIZE, T, KERNEL = "model.size", "model.context_length", "attention.kernel"
 KEEPS = ("events",)  # of each row's own file, in a published run
 PREFIX = "tessera::"
 PHASES = ("forward", "backward", "optimizer")
-KINDS = {"products": BLUE, "attention": SKY, "update": ORANGE, "others": GREY}
+KINDS = {"products": BLUE, "attention": SKY, "AdamW": ORANGE, "others": GREY}
 NAN = float("nan")
 
 
@@ -43,7 +43,7 @@ class Step:
 def kind_of(label):
     if "gemm::" in label or label.startswith("attention::standard::") and "softmax" not in label:
         return "products"
-    return "attention" if label.startswith("attention::") else "update" if label.startswith("adamw") else "others"
+    return "attention" if label.startswith("attention::") else "AdamW" if label.startswith("adamw") else "others"
 
 
 def seconds_by_kind(kernels):
@@ -88,7 +88,7 @@ def tables(results):
         sums.append([*key, 1e3 * row["steps/forward:median"], 1e3 * sum(seconds for _, seconds in forward.values()),
                      sum(calls for calls, _ in forward.values()), label, calls, largest(both)[0], row.outcome])
         shares.append([*key, percent(forward, "products"), percent(forward, "attention"), percent(forward, "others"), percent(whole, "products"),
-                       percent(whole, "attention"), percent(whole, "update"), percent(whole, "others"), 1e3 * softmax, products / softmax if softmax else NAN])
+                       percent(whole, "attention"), percent(whole, "AdamW"), percent(whole, "others"), 1e3 * softmax, products / softmax if softmax else NAN])
     yield ["size", "T", "attention", "forward by the clock, ms", "sum of its kernels, ms", "launches", "longest in forward", "calls",
            "longest with backward", "outcome"], sums
     yield ["size", "T", "attention", "forward: products, %", "attention", "others", "step: products, %", "attention", "AdamW", "others",

@@ -41,7 +41,7 @@ class Compare(RunTest):
         report = self.report()
         gpu.promise_steps(report, Namespace(sizes="small"))
         theirs = self.their_rounds({"default": 2 * row["step_ms"]}, {"default": 3 * row["step_ms"]})
-        steps.judge_size("small", {"graph": [row], "graph, no clipping": [row]}, theirs, report)
+        steps.judge_size("small", {"graph": [row], "graph, no clipping": [row]}, theirs, report, {})
         self.assertAlmostEqual(report.promises["step of small, x torch.compile's fastest"]["value"], 2)
         self.assertNotIn(None, [promise["value"] for promise in report.promises.values()])
 
@@ -59,10 +59,13 @@ class Compare(RunTest):
         mine = {"graph": [row] * 3, "graph, no clipping": [{**row, "step_ms": 2.0}] * 3}
         report = self.report()
         gpu.promise_steps(report, Namespace(sizes="small"))
-        steps.judge_size("small", mine, theirs, report)
+        steps.judge_size("small", mine, theirs, report, {"reduce-overhead": "RuntimeError: CUDA out of memory."})
         clipped, free = (report.promises[f"step of small{suffix}, x torch.compile's fastest"] for suffix in steps.CLIPPING)
         self.assertEqual((clipped["value"], clipped["text"]), (1.5, "1.25-1.50, reduce-overhead"))
         self.assertEqual((free["value"], free["text"]), (4.0, "2.00-4.50, default"))
+        steps.judge_size("small", mine, theirs, report, {"reduce-overhead": "3 graphs were not recorded"})  # it might be the fastest
+        for promise in clipped, free:
+            self.assertEqual((promise["value"], promise["text"]), (None, "reduce-overhead: 3 graphs were not recorded"))
 
     def test_a_mode_that_fails_is_told_once_and_the_others_go_on(self):
         asked = []
@@ -94,7 +97,7 @@ class Compare(RunTest):
         rounds = []
 
         class Size:
-            mine, theirs = {}, {}
+            mine, theirs, failed = {}, {}, {}
             __init__ = lambda self, *_, **__: None
             round = lambda self, number: rounds.append(number)
             vanilla = lambda self: rounds.append("vanilla")

@@ -182,7 +182,11 @@ class Strategies(RunTest):
         )
         block.run(2, math.inf, lambda _: None)
         self.assertEqual(order, ["ours", "x, blocks", "x, whole", "x, eager", "x, whole", "x, blocks", "ours"])
-        self.assertEqual(fastest({t.name: t for t in block.turns}, "x").name, "x, blocks")
+        turns = {t.name: t for t in block.turns}
+        self.assertEqual(fastest(turns, "x").name, "x, blocks")
+        for reason, name in (("CUDA out of memory", "x, whole"), ("its process ended with -9", None)):  # the second might be the fastest
+            turns["x, blocks"].values, turns["x, blocks"].reason = [], reason
+            self.assertEqual(getattr(fastest(turns, "x"), "name", None), name)
         said = []
         Block("b", block.turns, None).run(2, time.perf_counter() - 1, said.append)
         self.assertEqual(said, ["b: 0 of 2 rounds, the time is nearly spent"])

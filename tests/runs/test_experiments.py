@@ -364,19 +364,20 @@ sys.exit(7 if name == "step" else 0)
             self.assertTrue(all(before[1] <= after[0] for before, after in zip(spans, spans[1:])), spans)
 
     def test_all_gives_pytorch_the_whole_host(self):
-        """After ours, which have shared it; and what is to run alone runs alone."""
+        """After ours, which have shared it, and on their GPU; and what is to run alone runs alone."""
         script = self.folder / "script.py"
         script.write_text("import os, sys\nprint(os.environ.get('CUDA_VISIBLE_DEVICES', 'all'), sys.argv[1], '--torch' in sys.argv, '--publish' in sys.argv)\n")
         with contextlib.redirect_stdout(io.StringIO()) as printed, mock.patch.object(every, "lacks", lambda *_: []), mock.patch.dict(os.environ), \
                 mock.patch.object(beside, "python_with_torch"):
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-            self.assertEqual(every.run_all(script, ["background", "hbm", "step"], [], self.folder, True, True, gpus=["2", "5"]), FINISHED)
+            self.assertEqual(every.run_all(script, ["background", "hbm", "attention_sweep"], [], self.folder, True, True, gpus=["2", "5"]), FINISHED)
         ran = [line.split() for line in printed.getvalue().splitlines() if line.endswith(("True", "False"))]
         calls = lambda name: [(gpu if gpu == "all" else "one", torch, publishes) for gpu, each, torch, publishes in ran if each == name]
         self.assertEqual(calls("hbm"), [("one", "False", "False"), ("one", "False", "True")])
-        self.assertEqual(calls("step"), [("one", "False", "False"), ("all", "True", "False"), ("all", "False", "True")])
+        self.assertEqual(calls("attention_sweep"), [("one", "False", "False"), ("one", "True", "False"), ("one", "False", "True")])
+        self.assertEqual(len({gpu for gpu, each, *_ in ran if each == "attention_sweep"}), 1, "on the GPU of ours")
         self.assertEqual(calls("background"), [("all", "False", "False"), ("all", "False", "True")])
-        self.assertRegex(printed.getvalue(), "background +published .*\nhbm +published .*\nstep +published ")
+        self.assertRegex(printed.getvalue(), "background +published .*\nhbm +published .*\nattention_sweep +published ")
 
     def test_all_publishes_with_the_words_of_the_run(self):
         script = self.folder / "script.py"
