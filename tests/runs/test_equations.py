@@ -197,7 +197,7 @@ class Measured(unittest.TestCase):
         self.assertIn(f"within {math.ceil(10 * max(map(abs, near))) / 10} % of the equations", answer)
         self.assertIn(f"up to {max(each for N, each in sent if N == 4):.0f} % longer", answer)
         longer = self.column("scaling", "difference, %")
-        self.assertIn(f"steps take {min(longer):.0f} to {max(longer):.0f} % longer", answer)
+        self.assertIn(f"steps take {min(longer):.2g} to {max(longer):.2g} % longer", answer)
         for N, most in zip(self.column("scaling", "devices"), self.column("scaling", "largest N: 1 + B W / (2 C)")):
             self.assertLess(N, most, "no transfer of size large needs to show")
 
