@@ -112,7 +112,7 @@ def generated_text(name, folder):
     """The generated part of a page: what ran and where, then every table."""
     results = Results(folder)
     tables = [table.text(columns, rows, True) for columns, rows in page_tables(name, results)]
-    peer = f" Beside it {beside.version(results)}." if beside.found(results) else ""
+    peer = f" Beside it {beside.version(results)}." if beside.has_peers(module_of(name)) and beside.found(results) else ""
     return f"{provenance(results)}{peer}\n\n" + "\n".join(tables)
 
 

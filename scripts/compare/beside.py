@@ -2,7 +2,7 @@
 
 A module of scripts/experiments says what it wants: PEERS, {PyTorch's number format: backends of torch_worker} for rows of attention;
 MODES, in which torch_worker runs the models of the rows of whole steps; each in the number formats of ours. What was measured stays in the
-run, as torch.json, and is not measured again:
+run, as torch.json, and is not measured again, unless it failed and may run another time:
 
     {"pytorch": version, "device": GPU or "CPU",
      "shapes": [{"dtype", "B", "H", "T", "D", "causal", backend: {pass: ms, pass_std: ms} or {"failed": why}}],
@@ -19,8 +19,9 @@ import sys
 import tomllib
 from typing import NamedTuple
 
-from compare.sides import ON_ONE_GPU, Failed, Torch, cannot_run
+from compare.sides import ON_ONE_GPU, Failed, Torch
 from compare.steps import compiled_side_by_side
+from compare.verdicts import NOT_RECORDED, cannot_run
 from experiments.parts import size_of
 from experiments.table import spread
 from launching import Refusal, replace_text, stops_at_signals
@@ -91,7 +92,7 @@ def measured(results, row, column, name):
 
 def may_run(answer):
     """Whether what failed may run another time."""
-    return "failed" in answer and not cannot_run(answer["failed"])
+    return "failed" in answer and not cannot_run(answer["failed"]) and NOT_RECORDED not in answer["failed"]
 
 
 def step_tables(results):
@@ -229,15 +230,17 @@ def batches(models, memory):
 
 
 def measure_steps(results, formats, modes, python, stored, keep):
-    models = models_of(results) if modes else {}
-    stored[:] = [each for each in stored if not any(may_run(each[mode]) for mode in modes if mode in each)]
-    done = {(each["size"], each["dtype"]) for each in stored}
-    for batch in batches({key: model for key, (model, _) in models.items() if key[1] in formats and key not in done}, python.memory):
+    models, entries = models_of(results) if modes else {}, {(each["size"], each["dtype"]): each for each in stored}
+    lacking = {key: [mode for mode in modes if mode not in entries.get(key, {}) or may_run(entries[key][mode])] for key in models if key[1] in formats}
+    for batch in batches({key: models[key][0] for key in lacking if lacking[key]}, python.memory):
+        wanted = [mode for mode in modes if any(mode in lacking[key] for key in batch)]
         with contextlib.redirect_stdout(sys.stderr):
-            workers, reasons = compiled_side_by_side(batch, modes, python.worker)
+            workers, reasons = compiled_side_by_side(batch, wanted, python.worker)
         for key in batch:
-            times = step_times(workers[key], modes, models[key][1]) if key in workers else {mode: {"failed": reasons[key]} for mode in modes}
-            stored.append({"size": key[0], "dtype": key[1], **times})
+            times = step_times(workers[key], lacking[key], models[key][1]) if key in workers else {mode: {"failed": reasons[key]} for mode in lacking[key]}
+            if key not in entries:
+                stored.append(entries.setdefault(key, {"size": key[0], "dtype": key[1]}))
+            entries[key].update(times)
             keep()
 
 

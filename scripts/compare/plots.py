@@ -29,7 +29,7 @@ def draw_one(name, report, path):
     section, picture = PICTURES[name]
     with plt.rc_context(plotting.STYLE):
         figure = picture(plt, report.data[section])
-        words = [report.info[key] for key in ("device", "created", "git_hash")]
+        words = [report.info_of(section)[key] for key in ("device", "created", "git_hash")]
         if picture is page:
             for axis in figure.axes:
                 plotting.peak_line(axis, plotting.peak_of(words))

@@ -4,7 +4,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable
 
-from compare.sides import Failed, cannot_run, median
+from compare.sides import Failed, median
+from compare.verdicts import cannot_run
 
 NEAR = 1.05  # a variant of the peer that is slower than its fastest rival by more than this rests after the first round
 
@@ -91,7 +92,7 @@ def fastest(turns, *prefixes):
     """The turn of the peer with the shortest step among those whose names begin so; None where none was measured, or one failed that
     might have been the fastest."""
     named = [turn for turn in turns.values() if turn.name.startswith(prefixes)]
-    if any(turn.reason and not cannot_run(turn.reason) for turn in named):
+    if any(turn.reason and not turn.values and not cannot_run(turn.reason) for turn in named):
         return None
     return min((turn for turn in named if turn.values), key=lambda turn: turn.step_ms, default=None)
 

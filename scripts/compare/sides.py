@@ -18,9 +18,6 @@ GPUS = places.visible_gpus()
 ON_ONE_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": GPUS[0] if GPUS else "0"}  # where both sides run, but for scaling
 
 
-NO_KERNEL = "No available kernel"  # of PyTorch's attention, for a backend that lacks the shape or the number format
-
-
 class Failed(Exception):
     """One side failed; the text says why. `code`: our program's exit code, where it was ours and ended."""
 
@@ -233,13 +230,8 @@ def lowest(values):
 
 def median(values):
     """NaN if there are no values or one is unknown."""
-    values = list(values)
-    return statistics.median(values) if values and not any(math.isnan(value) for value in values) else math.nan
-
-
-def cannot_run(reason):
-    """Whether a peer's failure says that it has no such form here, or no memory for it: then another may be its fastest."""
-    return "out of memory" in reason.lower() or NO_KERNEL in reason
+    values = list(values or ())
+    return statistics.median(values) if values and not any(value is None or math.isnan(value) for value in values) else math.nan
 
 
 def spread(values):

@@ -7,7 +7,8 @@ the fastest.
 """
 import time
 
-from compare.sides import Failed, Torch, cannot_run, deck, median, ratio_text, words
+from compare.sides import Failed, Torch, deck, median, ratio_text, words
+from compare.verdicts import cannot_run
 
 SIZES = {"small": (768, 3072, 12, 12), "medium": (1024, 4096, 24, 16), "large": (1280, 5120, 36, 20),
          "xl": (1600, 6400, 48, 25), "2.7b": (2560, 10240, 32, 32)}  # C, F, L, H
@@ -202,10 +203,10 @@ def promise_steps(report, arguments):
 
 
 def judge_size(size, mine, theirs, report, failed):
-    """`failed`: {mode: why} of PyTorch's; one that might have been the fastest leaves nothing to compare with."""
-    unknown = "; ".join(f"{mode}: {why}" for mode, why in failed.items() if mode in MODES and not cannot_run(why))
+    """`failed`: {mode: why} of PyTorch's; one without a time that might have been the fastest leaves nothing to compare with."""
     for suffix in CLIPPING:
         mode = fastest(theirs, suffix)
+        unknown = "; ".join(f"{mode}: {why}" for mode, why in failed.items() if mode in MODES and not theirs.get(mode + suffix) and not cannot_run(why))
         found = [] if unknown else ratios(mine, theirs, suffix, mode)
         report.found(f"step of {size}{suffix}, x torch.compile's fastest", median(found),
                      f"{min(found):.2f}-{max(found):.2f}, {mode}" if found else unknown or None)

@@ -24,6 +24,7 @@ import time
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from verdicts import NOT_COMPILED, NOT_RECORDED  # beside this file
 
 BACKENDS = {"FLASH": SDPBackend.FLASH_ATTENTION, "CUDNN": SDPBackend.CUDNN_ATTENTION, "MATH": SDPBackend.MATH,
             "EFFICIENT": SDPBackend.EFFICIENT_ATTENTION}
@@ -362,22 +363,24 @@ def step(request):
     also "forward_backward" and "forward" (a graph of a forward pass alone would be another graph)."""
     mode, repeats, warmup_ms = request["mode"], request["repeats"], request.get("warmup_ms", 0)
     if mode not in training.runs:
-        raise RuntimeError(training.faults.get(mode, f"the model was not compiled in the mode {mode}"))
+        raise RuntimeError(NOT_COMPILED + training.faults.get(mode, f"the mode {mode} was not asked for"))
     training.run = training.runs[mode]
     is_recorded = mode == "reduce-overhead"
-    if IS_GPU:
-        torch.cuda.reset_peak_memory_stats()
-    answer = named("step", spaced(lambda: training.step(request["clips"]), repeats, 6 if is_recorded else 3, warmup_ms))  # records in the first ones
-    if is_recorded and (skipped := torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]):
-        raise RuntimeError(f"{skipped} graphs were not recorded, so that this is not the mode that was asked for")
-    if IS_GPU:
-        answer["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
-        answer["taken_mib"] = (free_before - torch.cuda.mem_get_info()[0]) / 2**20
-    if request["clips"] and not is_recorded:
-        answer |= named("forward_backward", spaced(training.forward_backward, repeats, 1, warmup_ms))
-        answer |= named("forward", spaced(training.forward, repeats, 1, warmup_ms))
-    training.drop_gradients()
-    torch.cuda.empty_cache()  # the other side's turn
+    try:
+        if IS_GPU:
+            torch.cuda.reset_peak_memory_stats()
+        answer = named("step", spaced(lambda: training.step(request["clips"]), repeats, 6 if is_recorded else 3, warmup_ms))  # records in the first ones
+        if is_recorded and (skipped := torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]):
+            raise RuntimeError(f"{skipped} {NOT_RECORDED}, so that this is not the mode that was asked for")
+        if IS_GPU:
+            answer["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
+            answer["taken_mib"] = (free_before - torch.cuda.mem_get_info()[0]) / 2**20
+        if request["clips"] and not is_recorded:
+            answer |= named("forward_backward", spaced(training.forward_backward, repeats, 1, warmup_ms))
+            answer |= named("forward", spaced(training.forward, repeats, 1, warmup_ms))
+    finally:
+        training.drop_gradients()
+        torch.cuda.empty_cache()  # the other side's turn
     return answer
 
 

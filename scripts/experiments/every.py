@@ -98,7 +98,7 @@ def run_all(script, names, words, place, publishes, with_torch=False, gpus=()):
     if with_torch:
         beside.python_with_torch(on_gpu=False)  # refuses now what every experiment would
     calls, found, first = Calls(script, words), {}, time.monotonic()
-    shared, others, lanes = queue.Queue(), queue.Queue(), {}  # the last: the GPU that measured our rows, PyTorch's too
+    shared, others, lanes = queue.Queue(), queue.Queue(), {}  # the last: the GPU of our rows in this call, and of PyTorch's
     for name in names:
         (shared if len(gpus) > 1 and may_share(name) else others).put(name)
 

@@ -55,7 +55,7 @@ def expected(row):
     """Bytes of weights, gradients and optimizer on a rank: together 16 P (fp16: 18 P), less what is sharded."""
     P, R, shard = row["parameters"], row.ranks, row[KEY]
     part = lambda stages: 1 / R if shard in stages else 1
-    weight, optimizer = WEIGHT_AND_OPTIMIZER_BYTES[row["compute"]]
+    weight, optimizer = WEIGHT_AND_OPTIMIZER_BYTES.get(row["compute"], (np.nan, np.nan))  # of a row that did not fit
     return (weight * P * part(("parameters",)), 4 * P * part(("gradients", "parameters")), optimizer * P * part(("optimizer", "gradients", "parameters")))
 
 

@@ -16,7 +16,7 @@ from unittest import mock
 from harness import PROGRAM, SOURCE, TINY, RunTest
 
 sys.path.insert(0, str(SOURCE / "scripts"))
-from compare import fp32, gpu, plots, portable, steps, stored  # noqa: E402  (after the path to it)
+from compare import fp32, gpu, plots, portable, sides, steps, stored, verdicts  # noqa: E402  (after the path to it)
 from compare.strategy_setup import Setup  # noqa: E402
 from launching import Refusal, deck_name  # noqa: E402
 
@@ -64,8 +64,9 @@ class Compare(RunTest):
         self.assertEqual((clipped["value"], clipped["text"]), (1.5, "1.25-1.50, reduce-overhead"))
         self.assertEqual((free["value"], free["text"]), (4.0, "2.00-4.50, default"))
         steps.judge_size("small", mine, theirs, report, {"reduce-overhead": "3 graphs were not recorded"})  # it might be the fastest
-        for promise in clipped, free:
-            self.assertEqual((promise["value"], promise["text"]), (None, "reduce-overhead: 3 graphs were not recorded"))
+        clipped, free = (report.promises[f"step of small{suffix}, x torch.compile's fastest"] for suffix in steps.CLIPPING)
+        self.assertEqual((free["value"], free["text"]), (None, "reduce-overhead: 3 graphs were not recorded"))
+        self.assertEqual(clipped["value"], 1.5, "it was measured with clipping")
 
     def test_a_mode_that_fails_is_told_once_and_the_others_go_on(self):
         asked = []
@@ -310,6 +311,14 @@ class Compare(RunTest):
         report.keep("portable", portable.rows_of([portable.of_step(step)] * 2, [portable.of_step([(name, 1.2 * us, 0) for name, us, _ in step])] * 2))
         stored.publish(report.folder, self.folder)
         self.assertEqual(stored.faults(self.folder), [])
+        self.assertEqual(report.read().infos["portable"]["repeats"], 8)
+        report.info |= {"repeats": 9, "quick": True}  # a later call
+        report.keep("attention", rows)
+        self.assertEqual((report.read().info_of("fp32.mma")["repeats"], report.info_of("attention")["repeats"]), (8, 9))
+        before = (self.folder / "kernels/compare.toml").read_text()
+        with self.assertRaisesRegex(Refusal, "attention was measured with --quick"):
+            stored.publish(report.folder, self.folder)
+        self.assertEqual((self.folder / "kernels/compare.toml").read_text(), before, "all or nothing")
         page = self.folder / "kernels/README.md"
         self.assertIn("median of 3 rounds of 10 steps, commit 0123456789ab, GNU 13.3.0, CUDA 13.0, beside PyTorch.", page.read_text())
         self.assertRegex(page.read_text(), r"\| small \| fp32 +\| +6 \| +12 \| +2.00 \(1.00-2.40\) +\|")
@@ -319,6 +328,17 @@ class Compare(RunTest):
         self.assertRegex(stored.faults(self.folder)[0], r"(?s)kernels: README.md has\n.*2\.10.*where compare.toml gives.*2\.00")
         page.write_text(page.read_text().replace("compare/fp32.steps", "compare/steps"))
         self.assertIn("compare.toml the sections", stored.faults(self.folder)[0])
+
+    def test_what_is_unknown_has_no_median(self):
+        for values in (None, [], [None], [1.0, math.nan], [math.nan, 1.5, 1.6]):
+            self.assertTrue(math.isnan(sides.median(values)), values)
+        self.assertEqual(sides.median(iter([3.0, 1.0, 2.0])), 2.0)
+
+    def test_failures_of_pytorch_are_told_apart(self):
+        for reason in ("No available kernel. Aborting execution.", "CUDA out of memory. Tried to allocate 2 GiB", "CUBLAS_STATUS_ALLOC_FAILED"):
+            self.assertTrue(verdicts.cannot_run(reason), reason)
+        for reason in ("PyTorch's process ended with -9", f"{verdicts.NOT_COMPILED}CUDA out of memory", f"3 {verdicts.NOT_RECORDED}"):
+            self.assertFalse(verdicts.cannot_run(reason), reason)
 
     def test_a_profile_is_summed_by_kind(self):
         table = self.folder / "ncu.csv"

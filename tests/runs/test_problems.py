@@ -68,11 +68,13 @@ class Index(unittest.TestCase):
             self.assertIn(str(gpus), open_of["distributed_communication_single_node"])
         for size in {"small", "medium", "large", "xl", "2.7b"} - set(run("profile").different("model.size")):
             self.assertIn(size, open_of["nsys_profile"])
-        for name in ("naive_ddp_benchmarking", "minimal_ddp_flat_benchmarking", "ddp_bucketed_benchmarking", "ddp_overlap_individual_parameters_benchmarking",
-                     "optimizer_state_sharding_accounting", "fsdp_accounting"):
+        for name, rows in (("naive_ddp_benchmarking", ("order_xl_per_parameter",)), ("minimal_ddp_flat_benchmarking", ("order_xl_flat",)),
+                           ("ddp_bucketed_benchmarking", ("bucket_1", "bucket_10", "bucket_100", "bucket_1000")),
+                           ("ddp_overlap_individual_parameters_benchmarking", ("order_xl_overlap",)),
+                           ("optimizer_state_sharding_accounting", ("stage_xl_none", "stage_xl_optimizer")), ("fsdp_accounting", ("stage_xl_parameters",))):
             where, = (each["where"] for each in problems.problems() if each["name"] == name)
-            found = {(row["compute"], row["tokens"]) for home in set(where) & {"ddp", "ddp_course", "sharding"} for row in run(home).rows}
-            self.assertTrue(("fp32", 4 * 512) in found or open_of[name], name)
+            found = {row.name for home in set(where) & {"ddp_course"} for row in run(home).rows if (row["compute"], row["tokens"], row.ranks) == ("fp32", 4 * 512, 2)}
+            self.assertTrue(found.issuperset(rows) or open_of[name], name)
         for name, gpu in (("flash_benchmarking", "B200"), ("leaderboard (a step)", "B200"), ("leaderboard (attention)", "H100")):
             if not any(gpu in model for model in run("flash_grid").gpus()):
                 self.assertIn(gpu, open_of[name])
