@@ -22,9 +22,28 @@ def name_of(row):
 
 
 def tables(results):
-    columns = ["ranks", "order", "step, ms", "transfers", "communication, ms", "under way, ms", "exposed, ms", "exposed, % of the step", "outcome"]
-    return [(columns, [[row.ranks, name_of(row), spread(row["step_mean_ms"], row["step_std_ms"]), row["transfers"], row["communication_ms"],
-                        row["under_way_ms"], row["exposed_ms"], 100 * row["exposed_ms"] / row["step_mean_ms"], row.outcome] for row in results.rows])]
+    return [times(results, ["order"], lambda row: [name_of(row)])]
+
+
+def times(results, names, words):
+    """Steps and their communication; columns of these names have the `words` of each row."""
+    columns = ["ranks", *names, "step, ms", "transfers", "communication, ms", "under way, ms", "exposed, ms", "exposed, % of the step", "outcome"]
+    return columns, [[row.ranks, *words(row), spread(row["step_mean_ms"], row["step_std_ms"]), row["transfers"], row["communication_ms"],
+                      row["under_way_ms"], row["exposed_ms"], 100 * row["exposed_ms"] / row["step_mean_ms"], row.outcome] for row in results.rows]
+
+
+def draw_waiting(axes, rows, colour):
+    """A bar for each step, whose last part only waits."""
+    step, exposed = (np.nan_to_num([row[name] for row in rows]) for name in ("step_mean_ms", "exposed_ms"))
+    waiting, places = np.minimum(step, exposed), np.arange(len(rows))
+    axes.barh(places, step - waiting, color=colour, height=0.6, label="computing")
+    axes.barh(places, waiting, left=step - waiting, color=VERMILION, height=0.6, label="only waiting for communication",
+              xerr=np.nan_to_num([row["step_std_ms"] for row in rows]), **plotting.SPREAD)
+
+
+def name_outcome(axes, place, row):
+    """In place of the bar of a row that did not run."""
+    axes.text(0.02, place, row.outcome, transform=axes.get_yaxis_transform(), va="center", color=VERMILION, fontsize=8)
 
 
 def draw_step(axes, place, row):
@@ -53,20 +72,15 @@ def draw(results):
     panels = upper.subplots(len(results.ranks), 2, squeeze=False, sharex="col", sharey="row", width_ratios=(1, 1.8))
     for (time, steps), R in zip(panels, results.ranks):
         rows = [row for row in results.rows if row.ranks == R]
-        places = np.arange(len(rows))
-        step, exposed = (np.nan_to_num([row[name] for row in rows]) for name in ("step_mean_ms", "exposed_ms"))
-        waiting = np.minimum(step, exposed)
-        time.barh(places, step - waiting, color=GREY, height=0.6, label="computing")
-        time.barh(places, waiting, left=step - waiting, color=VERMILION, height=0.6, label="only waiting for communication",
-                  xerr=np.nan_to_num([row["step_std_ms"] for row in rows]), **plotting.SPREAD)
+        draw_waiting(time, rows, GREY)
         time.set_title(f"Step on {R} ranks, ms")
-        time.set_yticks(places, [name_of(row) for row in rows])
+        time.set_yticks(np.arange(len(rows)), [name_of(row) for row in rows])
         time.set_ylim(len(rows) - 0.5, -0.5)
         for place, row in enumerate(rows):
             if row.outcome == "ok":
                 draw_step(steps, place, row)
             else:
-                time.text(0.02, place, row.outcome, transform=time.get_yaxis_transform(), va="center", color=VERMILION, fontsize=8)
+                name_outcome(time, place, row)
         steps.set_title("One step launched kernel by kernel, ms")
         for axes in (time, steps):
             axes.grid(axis="y", visible=False)

@@ -1,11 +1,9 @@
 """Orders, buckets and stages in the course's set-up: step, waiting, memory at three moments."""
 import matplotlib.pyplot as plt
 import numpy as np
-import plotting
-from plotting import BLUE, VERMILION, byte_unit
+from plotting import BLUE, byte_unit
 
 from experiments import ddp, sharding
-from experiments.table import spread
 
 KEEPS = sharding.KEEPS
 
@@ -16,9 +14,7 @@ def name_of(row):
 
 
 def tables(results):
-    columns = ["ranks", "size", "strategy", "step, ms", "transfers", "communication, ms", "under way, ms", "exposed, ms", "exposed, % of the step", "outcome"]
-    yield columns, [[row.ranks, sharding.size_of(row), name_of(row), spread(row["step_mean_ms"], row["step_std_ms"]), row["transfers"], row["communication_ms"],
-                     row["under_way_ms"], row["exposed_ms"], 100 * row["exposed_ms"] / row["step_mean_ms"], row.outcome] for row in results.rows]
+    yield ddp.times(results, ["size", "strategy"], lambda row: [sharding.size_of(row), name_of(row)])
     stages = stages_of(results)
     if not stages:
         return
@@ -37,12 +33,7 @@ def stages_of(results):
 def draw(results):
     stages = stages_of(results)
     figure, (time, memory) = plt.subplots(1, 2, figsize=(14, 1.5 + 0.27 * len(results.rows)), constrained_layout=True)
-    places = np.arange(len(results.rows))
-    step, exposed = (np.nan_to_num([row[name] for row in results.rows]) for name in ("step_mean_ms", "exposed_ms"))
-    waiting = np.minimum(step, exposed)
-    time.barh(places, step - waiting, color=BLUE, height=0.6, label="computing")
-    time.barh(places, waiting, left=step - waiting, color=VERMILION, height=0.6, label="only waiting for communication",
-              xerr=np.nan_to_num([row["step_std_ms"] for row in results.rows]), **plotting.SPREAD)
+    ddp.draw_waiting(time, results.rows, BLUE)
     time.set_title(f"Step on {', '.join(map(str, results.ranks))} ranks, ms")
     places = np.arange(len(stages))
     factor, unit = byte_unit(2**20 * np.nanmax([0, *(row["before_update_mib"] for row in stages)]))
@@ -56,7 +47,7 @@ def draw(results):
         axes.grid(axis="y", visible=False)
         for place, row in enumerate(rows):
             if row.outcome != "ok":
-                axes.text(0.02, place, row.outcome, transform=axes.get_yaxis_transform(), va="center", color=VERMILION, fontsize=8)
+                ddp.name_outcome(axes, place, row)
         if rows:
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.06), ncol=3)
     return figure
