@@ -30,7 +30,7 @@ FILE = "torch.json"
 PASSES = ("forward", "backward", "both")
 PARTS = ("forward", "forward_backward", "step")
 SHAPE = ("dtype", "B", "H", "T", "D", "causal")
-TIMING = ("repeats", "warmup", "warmup_ms", "rest_ms", "row_limit_s")  # keys of [bench] that both sides follow
+TIMING = ("repeats", "warmup", "warmup_ms", "rest_ms", "row_limit_s")  # keys of [bench] that both sides follow, beside `pass`
 FORMATS = ("fp32", "tf32", "bf16")
 ATTENTION = {"fp32": ("EAGER", "STORED", "EFFICIENT", "FLASH"), "tf32": ("EAGER", "STORED", "EFFICIENT"), "bf16": ("EAGER", "STORED", "EFFICIENT", "FLASH", "CUDNN")}
 STEPS = {"eager": "eager", "default": "compiled", "reduce-overhead": "compiled, graphs"}  # torch_worker's modes, as tables name them
@@ -176,20 +176,21 @@ def measure_attention(results, backends, python, stored, keep):
     rows = [row for row in results.rows if math.isfinite(row.get("B", math.nan))] if backends else []
     if not rows:
         return
-    with rows[0].file() as file:
-        bench = tomllib.loads(file["info"].attrs["deck"])["bench"]
     found(results)
-    missing = []  # (entry, the backends that it lacks)
-    for shape in map(dict, {tuple(shape_of(row).items()): None for row in rows}):
+    missing = []  # (entry, the backends that it lacks, the row whose timing they follow)
+    for row in {tuple(shape_of(row).values()): row for row in rows}.values():
+        shape = shape_of(row)
         entry = results.beside_by_shape.get(tuple(shape.values()), shape)
         if lacking := [backend for backend in backends.get(shape["dtype"], ()) if backend not in entry or may_run(entry[backend])]:
-            missing.append((entry, lacking))
+            missing.append((entry, lacking, row))
     worker = python.worker()
     try:
-        for entry, lacking in missing:
+        for entry, lacking, row in missing:
+            with row.file() as file:
+                bench = tomllib.loads(file["info"].attrs["deck"])["bench"]
             try:
-                answer, = worker.ask(do="attention", cases=[{key: entry[key] for key in SHAPE}], backends=lacking, passes=PASSES,
-                                     timing={key: bench[key] for key in TIMING})
+                answer, = worker.ask(do="attention", cases=[{key: entry[key] for key in SHAPE}], backends=lacking,
+                                     passes=PASSES if bench["pass"] == "all" else [bench["pass"]], timing={key: bench[key] for key in TIMING})
             except Failed as fault:  # its process died; the next shape starts another
                 answer = {backend: {"failed": str(fault)} for backend in lacking}
             if not any(each is entry for each in stored):
@@ -216,21 +217,21 @@ def models_of(results):
 
 
 def batches(models, memory):
-    """Models in their order, as many at a time as fit on a GPU together while they are compiled."""
-    batch, room = {}, TOGETHER * memory
-    for key, model in models.items():
-        needs = 16 * (2 * model["V"] * model["C"] + model["L"] * (4 * model["C"]**2 + 3 * model["C"] * model["F"]))
-        if batch and needs > room:
-            yield batch
-            batch, room = {}, TOGETHER * memory
-        batch[key] = model
-        room -= needs
-    if batch:
-        yield batch
+    """Models in sets that fit on a GPU together while they are compiled: from the largest on, each goes into the first set with room for it."""
+    needs = {key: 16 * (2 * each["V"] * each["C"] + each["L"] * (4 * each["C"]**2 + 3 * each["C"] * each["F"])) for key, each in models.items()}
+    sets = []
+    for key in sorted(models, key=needs.get, reverse=True):
+        with_room = (chosen for chosen in sets if sum(map(needs.get, chosen)) + needs[key] <= TOGETHER * memory)
+        chosen = next(with_room, None)
+        if chosen is None:
+            sets.append(chosen := [])
+        chosen.append(key)
+    return [{key: models[key] for key in models if key in chosen} for chosen in sets]
 
 
 def measure_steps(results, formats, modes, python, stored, keep):
     models, entries = models_of(results) if modes else {}, {(each["size"], each["dtype"]): each for each in stored}
+    places = {key: place for place, key in enumerate(models)}
     lacking = {key: [mode for mode in modes if mode not in entries.get(key, {}) or may_run(entries[key][mode])] for key in models if key[1] in formats}
     for batch in batches({key: models[key][0] for key in lacking if lacking[key]}, python.memory):
         wanted = [mode for mode in modes if any(mode in lacking[key] for key in batch)]
@@ -241,6 +242,7 @@ def measure_steps(results, formats, modes, python, stored, keep):
             if key not in entries:
                 stored.append(entries.setdefault(key, {"size": key[0], "dtype": key[1]}))
             entries[key].update(times)
+            stored.sort(key=lambda each: places.get((each["size"], each["dtype"]), len(places)))
             keep()
 
 

@@ -35,7 +35,7 @@ def tables(results):
     yield [*columns, "outcome"], rows
     yield crossovers(results, "fused" in theirs)
     if ranked := results.where(attention__kernel="wgmma"):
-        yield leaderboard(results, ranked, "fused" in theirs)
+        yield leaderboard(results, ranked)
 
 
 def from_length(shapes):
@@ -58,15 +58,12 @@ def crossovers(results, with_peer):
     return columns, rows
 
 
-def leaderboard(results, ranked, with_peer):
-    """The shape of 2025's leaderboard, timed for ten seconds without rest; PyTorch's as every other shape here."""
-    columns = ["leaderboard of 2025: sums", "forward, ms", "backward, ms", "both, ms", "repeats", "best of 2025 / ours"]
-    rows = [["fixed order" if row["attention.deterministic"] == "true" else "any order", *(spread(row[f"{name}_ms"], row[f"{name}_std_ms"]) for name in PASSES),
-             row["both_repeats"], BEST_OF_2025_MS / row["both_ms"]] for row in ranked]
-    if with_peer:
-        columns.append("PyTorch, fused, rested, both, ms")
-        rows = [[*line, beside.ms(results, row, "fused", "both")] for line, row in zip(rows, ranked)]
-    return [*columns, "outcome"], [[*line, row.outcome] for line, row in zip(rows, ranked)]
+def leaderboard(results, ranked):
+    """The shape of 2025's leaderboard, ours and PyTorch's timed for ten seconds without rest."""
+    peers = beside.columns(results, "compiled", "fused")
+    columns = ["leaderboard of 2025: sums", "both, ms", "repeats", "best of 2025 / ours", *(f"PyTorch, {name}: both, ms" for name in peers), "outcome"]
+    return columns, [["fixed order" if row["attention.deterministic"] == "true" else "any order", spread(row["both_ms"], row["both_std_ms"]), row["both_repeats"],
+                      BEST_OF_2025_MS / row["both_ms"], *(spread(*beside.measured(results, row, name, "both")) for name in peers), row.outcome] for row in ranked]
 
 
 def draw(results):

@@ -230,7 +230,8 @@ class Experiments(RunTest):
         self.assertEqual({row[-1] for row in rows if row[0] == "medium"}, {"CUDA out of memory"})
         self.assert_what_is_stored_has_the_same_tables("step", results)
         course = [(size, steps.course_model(size, "fp32")) for size in steps.SIZES]
-        self.assertEqual([list(batch) for batch in beside.batches(dict(course), 80e9)], [["small", "medium", "large", "xl"], ["2.7b"]])
+        self.assertEqual([list(batch) for batch in beside.batches(dict(course), 80e9)], [["small", "2.7b"], ["medium", "large", "xl"]])
+        self.assertEqual([list(batch) for batch in beside.batches(dict(course), 1e9)], [[name] for name in reversed(steps.SIZES)], "none is left out")
 
     def test_a_signal_ends_pytorchs_processes_and_what_was_measured_stays(self):
         output = shutil.copytree(self.quick("flash_grid")[1], self.folder / "stopped")
