@@ -132,7 +132,9 @@ struct ForwardTeam {
         if (tile < warp_tiles) {
           Products::scores(held, q_read, k_read, scores, [](int) {});
           settle(scores, tile);
-          weigh(scores, factor, bound, sum, weights, 0, 1);
+          Rows tile_sum = {};
+          weigh(scores, factor, bound, tile_sum, weights, 0, 1);
+          add(sum, tile_sum);
         }
         cuda::wait_for_copies<0>();
         team.team_barrier();  // the values have arrived; the keys have been read
@@ -171,12 +173,14 @@ struct ForwardTeam {
 
         settle(scores, tile);
         Weights weights;
+        Rows tile_sum = {};
         if (tile + 1 < warp_tiles) {
           Products::scores(held, q_read, k_read.of_tile(slot * kTileBytes), next,
-                           [&](int k) { weigh(scores, factor, bound, sum, weights, k, kWidth / 16); });
+                           [&](int k) { weigh(scores, factor, bound, tile_sum, weights, k, kWidth / 16); });
         } else {
-          weigh(scores, factor, bound, sum, weights, 0, 1);
+          weigh(scores, factor, bound, tile_sum, weights, 0, 1);
         }
+        add(sum, tile_sum);
         Products::add_values(weights, v_read.of_tile(here * kTileBytes), output);
       };
       for (int tile = 0; tile < key_tiles; tile += 2) {
@@ -204,6 +208,15 @@ struct ForwardTeam {
     }
     Products::write(output, inverse, q_tile + Layout::bytes(warp * kWarpRows), row_of(task.out, b, h, first_row),
                     task.out.stride(2), min(kWarpRows, Tq - first_row), D, lane);
+  }
+
+  /// A tile is summed first: in a sum of all keys, one by one, the error would grow with their number.
+  static TESSERA_DEVICE void add(Rows& sum, const Rows& tile_sum) {
+    TESSERA_UNROLL
+    for (int m = 0; m < Cut::kRowTiles; ++m) {
+      TESSERA_UNROLL
+      for (int half = 0; half < 2; ++half) sum[m][half] += tile_sum[m][half];
+    }
   }
 
   /// The part-th of `parts` shares of: scores become exponentials, which are summed, rounded and packed.
