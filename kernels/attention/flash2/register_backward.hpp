@@ -16,7 +16,8 @@
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 2.
 /// Numerics   all arithmetic in Accum<Scalar>; the three gradients are rounded to Scalar once. Scores carry a factor
-///            1/ln 2, so exponentials are powers of two.
+///            1/ln 2, so exponentials are powers of two. Of fp32 and fp64, runs of 256 queries are summed apart and
+///            join in d_k and d_v.
 /// Order      as in task.hpp; atomics count turns only.
 /// Memory     pad, level 0: backward_pad_bytes (register_tiles.hpp). Workspace: RegisterRows.
 /// Throws     std::invalid_argument if the workspace is too small or not aligned to 16 bytes.

@@ -26,6 +26,8 @@ struct RegisterBackwardTeam {
   static constexpr int kKeyTile = kTiles.row_tile(), kQueryTile = kTiles.column_tile();
   static constexpr int kGroup = 16;  // heads whose tiles of keys alternate, so that few teams of a head wait in a row
   static constexpr bool kSumsInPlace = std::is_same_v<Scalar, Real>;
+  /// Tiles of queries that are summed apart: in one sum the error would grow with Tq. 16 bits do not show it.
+  static constexpr int kRun = 256 / kQueryTile;
   static_assert(RegisterRows<Real>::kPadding % kQueryTile == 0 && kQueryTile % RegisterRows<Real>::kLeastTile == 0);
 
   /// The thread's share of scores [keys, queries]; of d_k or d_v [keys, channels], or of both; of d_q.
@@ -161,105 +163,123 @@ struct RegisterBackwardTeam {
         if (i < kQueryTile) lses[s] = rows.lse[at + i], deltas[s] = rows.delta[at + i];
       }
     };
-    Real gradient[kKept][kRows][kPacks * kPack] = {};  // of d_v, d_k or both
-    int tile = ceil_div(Tq, kQueryTile) - 1;
+    Real gradient[kKept][kRows][kPacks * kPack];  // of d_v, d_k or both, of a run of queries
+    const int last_tile = ceil_div(Tq, kQueryTile) - 1;
+    int tile = last_tile;
     if constexpr (kTiles.ahead > 0) {
       if (tile >= first_tile) fetch(tile);
     }
-    for (; tile >= first_tile; --tile) {
-      // 3. stage queries and d_out
-      const int first = tile * kQueryTile, queries = Tq - first;
-      team.team_barrier();  // the previous tiles have been read, and the previous d_q has been written
-      if constexpr (kTiles.ahead == 0) fetch(tile);
-      q_rows.put(rank, task.scale * kLog2e<Real>, q, kPitch);
-      d_out_rows.put(rank, Real(1), d_out, kPitch);
+    do {
+      const bool is_first = tile == last_tile, has_more = kSumsInPlace && tile - first_tile >= kRun;
+      const int end = has_more ? tile + 1 - kRun : first_tile;
       TESSERA_UNROLL_ON_DEVICE
-      for (int s = 0; s < kNumbers; ++s) {
-        const int i = rank + s * kThreads;
-        if (i < kQueryTile) top[i] = lses[s] * kLog2e<Real>, delta[i] = deltas[s];
-      }
-      team.team_barrier();  // the tiles are complete
-      if (rank == 0 && first + kQueryTile < Tq) pass(turns + tile + 1);
-
-      // 4. p and ds, transposed
-      Real p[kRows][kColumns] = {}, ds[kRows][kColumns] = {};
-      own.multiply_rows(k, kPitch, q, kPitch, depth, p);
-      own.multiply_rows(v, kPitch, d_out, kPitch, depth, ds);
-      const bool on_edge = (task.causal && first_key + kKeyTile - 1 > first + diagonal) || keys < kKeyTile;
-      TESSERA_UNROLL_ON_DEVICE
-      for (int j = 0; j < kColumns; ++j) {
-        const Real top_j = top[own.column(j)], delta_j = delta[own.column(j)];
-        const int last = first + own.column(j) + diagonal - first_key;  // that this query sees
-        const int seen = on_edge ? keys_seen(task.causal, last, keys) : kKeyTile;
+      for (int kept = 0; kept < kKept; ++kept) {
         TESSERA_UNROLL_ON_DEVICE
         for (int i = 0; i < kRows; ++i) {
-          p[i][j] = exp2(own.row(i) < seen ? p[i][j] - top_j : Real(-HUGE_VAL));
-          ds[i][j] = p[i][j] * (ds[i][j] - delta_j);
-        }
-        own.store_column(p, j, p_t + own.column(j) * kPitchT);
-        if constexpr (!kTiles.overlay) own.store_column(ds, j, ds_t + own.column(j) * kPitchT);
-      }
-      team.team_barrier();  // p, and ds unless it takes its place, are complete
-
-      // 5. d_v += p d_out, d_k += ds q, while the next queries travel
-      if constexpr (kTiles.ahead > 0) {
-        if (tile > first_tile) fetch(tile - 1);
-      }
-      if constexpr (kHalves == 2) {
-        owned.template multiply_columns<kPacks, kQueryTile>(half == 0 ? p_t : ds_t, kPitchT, half == 0 ? d_out : q,
-                                                            kPitch, gradient[0]);
-      } else {
-        owned.template multiply_columns<kPacks, kQueryTile>(p_t, kPitchT, d_out, kPitch, gradient[0]);
-        if constexpr (kTiles.overlay) {
-          team.team_barrier();  // p has been read
           TESSERA_UNROLL_ON_DEVICE
-          for (int j = 0; j < kColumns; ++j) own.store_column(ds, j, ds_t + own.column(j) * kPitchT);
-          team.team_barrier();  // ds is complete
+          for (int c = 0; c < kPacks * kPack; ++c) gradient[kept][i][c] = 0;
         }
-        owned.template multiply_columns<kPacks, kQueryTile>(ds_t, kPitchT, q, kPitch, gradient[kKept - 1]);
       }
+      for (; tile >= end; --tile) {
+        // 3. stage queries and d_out
+        const int first = tile * kQueryTile, queries = Tq - first;
+        team.team_barrier();  // the previous tiles have been read, and the previous d_q has been written
+        if constexpr (kTiles.ahead == 0) fetch(tile);
+        q_rows.put(rank, task.scale * kLog2e<Real>, q, kPitch);
+        d_out_rows.put(rank, Real(1), d_out, kPitch);
+        TESSERA_UNROLL_ON_DEVICE
+        for (int s = 0; s < kNumbers; ++s) {
+          const int i = rank + s * kThreads;
+          if (i < kQueryTile) top[i] = lses[s] * kLog2e<Real>, delta[i] = deltas[s];
+        }
+        team.team_barrier();  // the tiles are complete
+        if (rank == 0 && first + kQueryTile < Tq) pass(turns + tile + 1);
 
-      // 6. this tile's share of d_q, in its turn
-      Real d_q[Queries::kRows][kQueryPacks * kPack] = {};
-      query.template multiply_stored<Keys, kQueryPacks>(ds_t, kPitchT, k, kPitch, d_q);
-      if (rank == 0) wait_for(turns + tile, turn);
-      team.team_barrier();  // the turn has come
-      const int last_query = queries < kQueryTile ? Tq - 1 : first + kQueryTile - 1;
-      const bool is_last = first_key + kKeyTile >= keys_seen(task.causal, last_query + diagonal, Tk);
-      TESSERA_UNROLL_ON_DEVICE
-      for (int i = 0; i < Queries::kRows; ++i) {
-        const int n = query.row(i);
-        if (n >= queries) continue;
-        Scalar* row = &task.d_q(b, h, first + n, 0);
-        const Real factor = is_last ? task.scale : Real(1);
-        if constexpr (kSumsInPlace) {
-          if (turn > 0) add_channels(query, row, D, fits_packets, d_q[i]);
-          write_channels(query, d_q[i], factor, D, fits_packets, row);
+        // 4. p and ds, transposed
+        Real p[kRows][kColumns] = {}, ds[kRows][kColumns] = {};
+        own.multiply_rows(k, kPitch, q, kPitch, depth, p);
+        own.multiply_rows(v, kPitch, d_out, kPitch, depth, ds);
+        const bool on_edge = (task.causal && first_key + kKeyTile - 1 > first + diagonal) || keys < kKeyTile;
+        TESSERA_UNROLL_ON_DEVICE
+        for (int j = 0; j < kColumns; ++j) {
+          const Real top_j = top[own.column(j)], delta_j = delta[own.column(j)];
+          const int last = first + own.column(j) + diagonal - first_key;  // that this query sees
+          const int seen = on_edge ? keys_seen(task.causal, last, keys) : kKeyTile;
+          TESSERA_UNROLL_ON_DEVICE
+          for (int i = 0; i < kRows; ++i) {
+            p[i][j] = exp2(own.row(i) < seen ? p[i][j] - top_j : Real(-HUGE_VAL));
+            ds[i][j] = p[i][j] * (ds[i][j] - delta_j);
+          }
+          own.store_column(p, j, p_t + own.column(j) * kPitchT);
+          if constexpr (!kTiles.overlay) own.store_column(ds, j, ds_t + own.column(j) * kPitchT);
+        }
+        team.team_barrier();  // p, and ds unless it takes its place, are complete
+
+        // 5. d_v += p d_out, d_k += ds q, while the next queries travel
+        if constexpr (kTiles.ahead > 0) {
+          if (tile > first_tile) fetch(tile - 1);
+        }
+        if constexpr (kHalves == 2) {
+          owned.template multiply_columns<kPacks, kQueryTile>(half == 0 ? p_t : ds_t, kPitchT, half == 0 ? d_out : q,
+                                                              kPitch, gradient[0]);
         } else {
-          Real* sums = rows.d_q + (static_cast<std::int64_t>(head) * rows.rows + first + n) * kWidth;
-          if (turn > 0) add_channels(query, sums, D, true, d_q[i]);
-          if (is_last) {
+          owned.template multiply_columns<kPacks, kQueryTile>(p_t, kPitchT, d_out, kPitch, gradient[0]);
+          if constexpr (kTiles.overlay) {
+            team.team_barrier();  // p has been read
+            TESSERA_UNROLL_ON_DEVICE
+            for (int j = 0; j < kColumns; ++j) own.store_column(ds, j, ds_t + own.column(j) * kPitchT);
+            team.team_barrier();  // ds is complete
+          }
+          owned.template multiply_columns<kPacks, kQueryTile>(ds_t, kPitchT, q, kPitch, gradient[kKept - 1]);
+        }
+
+        // 6. this tile's share of d_q, in its turn
+        Real d_q[Queries::kRows][kQueryPacks * kPack] = {};
+        query.template multiply_stored<Keys, kQueryPacks>(ds_t, kPitchT, k, kPitch, d_q);
+        if (rank == 0) wait_for(turns + tile, turn);
+        team.team_barrier();  // the turn has come
+        const int last_query = queries < kQueryTile ? Tq - 1 : first + kQueryTile - 1;
+        const bool is_last = first_key + kKeyTile >= keys_seen(task.causal, last_query + diagonal, Tk);
+        TESSERA_UNROLL_ON_DEVICE
+        for (int i = 0; i < Queries::kRows; ++i) {
+          const int n = query.row(i);
+          if (n >= queries) continue;
+          Scalar* row = &task.d_q(b, h, first + n, 0);
+          const Real factor = is_last ? task.scale : Real(1);
+          if constexpr (kSumsInPlace) {
+            if (turn > 0) add_channels(query, row, Real(1), D, fits_packets, d_q[i]);
             write_channels(query, d_q[i], factor, D, fits_packets, row);
           } else {
-            write_channels(query, d_q[i], factor, kWidth, true, sums);
+            Real* sums = rows.d_q + (static_cast<std::int64_t>(head) * rows.rows + first + n) * kWidth;
+            if (turn > 0) add_channels(query, sums, Real(1), D, true, d_q[i]);
+            if (is_last) {
+              write_channels(query, d_q[i], factor, D, fits_packets, row);
+            } else {
+              write_channels(query, d_q[i], factor, kWidth, true, sums);
+            }
           }
         }
       }
-    }
+
+      // 7. the run's share of d_v and d_k
+      TESSERA_UNROLL_ON_DEVICE
+      for (int kept = 0; kept < kKept; ++kept) {
+        const bool is_of_v = half + kept == 0;
+        const auto& d_rows = is_of_v ? task.d_v : task.d_k;
+        const Real factor = is_of_v || has_more ? Real(1) : kLn2<Real>;
+        TESSERA_UNROLL_ON_DEVICE
+        for (int i = 0; i < kRows; ++i) {
+          if (owned.row(i) >= keys) continue;
+          Scalar* row = &d_rows(b, h, first_key + owned.row(i), 0);
+          if constexpr (kSumsInPlace) {
+            if (!is_first) add_channels(owned, row, Real(1), D, fits_packets, gradient[kept][i]);
+          }
+          write_channels(owned, gradient[kept][i], factor, D, fits_packets, row);
+        }
+      }
+    } while (tile >= first_tile);
     team.team_barrier();  // the last d_q has been written
     if (rank == 0 && first_tile * kQueryTile < Tq) pass(turns + first_tile);
-
-    TESSERA_UNROLL_ON_DEVICE
-    for (int kept = 0; kept < kKept; ++kept) {
-      const bool is_of_v = half + kept == 0;
-      const auto& d_rows = is_of_v ? task.d_v : task.d_k;
-      TESSERA_UNROLL_ON_DEVICE
-      for (int i = 0; i < kRows; ++i) {
-        if (owned.row(i) < keys)
-          write_channels(owned, gradient[kept][i], is_of_v ? Real(1) : kLn2<Real>, D, fits_packets,
-                         &d_rows(b, h, first_key + owned.row(i), 0));
-      }
-    }
   }
 };
 

@@ -9,7 +9,8 @@
 ///
 /// Source     Dao 2023, arXiv:2307.08691, Alg. 1; blocks of results per thread: Volkov & Demmel 2008.
 /// Numerics   products, sums and exponentials in Accum<Scalar>; only `out` is rounded to Scalar. Scores carry a factor
-///            1/ln 2, so exponentials are powers of two.
+///            1/ln 2, so exponentials are powers of two. Of fp32 and fp64, runs of 1024 keys are summed apart and join
+///            in `out`, the maxima so far in `lse`.
 /// Memory     pad, level 0: forward_pad_bytes (register_tiles.hpp). No workspace.
 #pragma once
 

@@ -20,6 +20,9 @@ struct RegisterForwardTeam {
   bool fits_packets;  // rows start and end at multiples of 16 bytes
 
   static constexpr int kPadBytes = forward_pad_bytes(kTiles, sizeof(Real));
+  /// Keys whose values are summed apart: in one sum the error would grow with Tk. 16 bits do not show it.
+  static constexpr int kRun = 1024;
+  static constexpr bool kHasRuns = std::is_same_v<Scalar, Real>;
 
   using Policy = Kokkos::TeamPolicy<Exec, Kokkos::LaunchBounds<kTiles.threads(), kTiles.teams>>;
   using Member = typename Policy::member_type;
@@ -74,7 +77,7 @@ struct RegisterForwardTeam {
       rows.fetch(rank, &task.q(b, h, first, 0), task.q.stride(2), queries, D, fits_packets);
       rows.put(rank, task.scale * kLog2e<Real>, q, kPitch);
     }
-    Real out[kRows][kPacks * kPack] = {}, top[kRows], sum[kRows];
+    Real out[kRows][kPacks * kPack], top[kRows], sum[kRows];
     TESSERA_UNROLL_ON_DEVICE
     for (int i = 0; i < kRows; ++i) {
       top[i] = -HUGE_VAL;
@@ -84,89 +87,121 @@ struct RegisterForwardTeam {
     KeyRows ahead;
     if constexpr (kTiles.ahead > 0) ahead.fetch(rank, k_rows, k_stride, all_keys, D, fits_packets);
 
-    for (int first_key = 0; first_key < all_keys; first_key += kKeyTile) {
-      const int keys = all_keys - first_key;
-      // 2. stage keys, and values unless they come later
-      team.team_barrier();  // the previous tiles have been read
-      if constexpr (kTiles.ahead == 0)
-        ahead.fetch(rank, k_rows + first_key * k_stride, k_stride, keys, D, fits_packets);
-      if constexpr (!kTiles.overlay && kTiles.ahead < 2) {
-        KeyRows values;
-        values.fetch(rank, v_rows + first_key * v_stride, v_stride, keys, D, fits_packets);
-        values.put(rank, Real(1), v, kPitch);
-      }
-      ahead.put(rank, Real(1), k, kPitch);
-      team.team_barrier();  // the tiles are complete
-
-      KeyRows values;
-      if constexpr (kTiles.ahead == 2)
-        values.fetch(rank, v_rows + first_key * v_stride, v_stride, keys, D, fits_packets);
-      // 3. scores
-      Real s[kRows][kKeys] = {};
-      own.multiply_rows(q, kPitch, k, kPitch, depth, s);
-
-      // 4. running softmax; the maximum of a row is that of the threads that share it
-      const bool on_edge = (task.causal && first_key + kKeyTile - 1 > first + diagonal) || keys < kKeyTile;
-      if (on_edge) {
-        TESSERA_UNROLL_ON_DEVICE
-        for (int i = 0; i < kRows; ++i) {
-          const int seen = keys_seen(task.causal, first + own.row(i) + diagonal - first_key, keys);
-          TESSERA_UNROLL_ON_DEVICE
-          for (int j = 0; j < kKeys; ++j) s[i][j] = own.column(j) < seen ? s[i][j] : Real(-HUGE_VAL);
-        }
-      }
-      Real most[kRows][1];
+    int first_key = 0;
+    do {
+      const int run = first_key, end = kHasRuns && all_keys - run > kRun ? run + kRun : all_keys;
       TESSERA_UNROLL_ON_DEVICE
       for (int i = 0; i < kRows; ++i) {
-        most[i][0] = s[i][0];
         TESSERA_UNROLL_ON_DEVICE
-        for (int j = 1; j < kKeys; ++j) most[i][0] = larger(most[i][0], s[i][j]);
+        for (int c = 0; c < kPacks * kPack; ++c) out[i][c] = 0;
       }
-      own.store_column(most, 0, part + own.x * kPitchT);
-      team.team_barrier();  // maxima are complete; the keys have been read
-
-      if constexpr (kTiles.overlay && kTiles.ahead < 2)
-        values.fetch(rank, v_rows + first_key * v_stride, v_stride, keys, D, fits_packets);
-      if constexpr (kTiles.overlay || kTiles.ahead == 2) values.put(rank, Real(1), v, kPitch);
-      TESSERA_UNROLL_ON_DEVICE
-      for (int i = 0; i < kRows; i += kPack) {
-        Real new_top[kPack];
-        TESSERA_UNROLL_ON_DEVICE
-        for (int e = 0; e < kPack; ++e) new_top[e] = top[i + e];
-        TESSERA_UNROLL_ON_DEVICE
-        for (int x = 0; x < kAcross; ++x) {
-          const Pack pack = load<kPack>(part + x * kPitchT + own.position(i));
-          TESSERA_UNROLL_ON_DEVICE
-          for (int e = 0; e < kPack; ++e) new_top[e] = larger(new_top[e], pack.element[e]);
+      for (; first_key < end; first_key += kKeyTile) {
+        const int keys = all_keys - first_key;
+        // 2. stage keys, and values unless they come later
+        team.team_barrier();  // the previous tiles have been read
+        if constexpr (kTiles.ahead == 0)
+          ahead.fetch(rank, k_rows + first_key * k_stride, k_stride, keys, D, fits_packets);
+        if constexpr (!kTiles.overlay && kTiles.ahead < 2) {
+          KeyRows values;
+          values.fetch(rank, v_rows + first_key * v_stride, v_stride, keys, D, fits_packets);
+          values.put(rank, Real(1), v, kPitch);
         }
-        TESSERA_UNROLL_ON_DEVICE
-        for (int e = 0; e < kPack; ++e) {
-          const Real safe_top = finite_top(new_top[e]), shrink = exp2(top[i + e] - safe_top);
-          top[i + e] = new_top[e];
-          Real tile_sum = 0;
+        ahead.put(rank, Real(1), k, kPitch);
+        team.team_barrier();  // the tiles are complete
+
+        KeyRows values;
+        if constexpr (kTiles.ahead == 2)
+          values.fetch(rank, v_rows + first_key * v_stride, v_stride, keys, D, fits_packets);
+        // 3. scores
+        Real s[kRows][kKeys] = {};
+        own.multiply_rows(q, kPitch, k, kPitch, depth, s);
+
+        // 4. running softmax; the maximum of a row is that of the threads that share it
+        const bool on_edge = (task.causal && first_key + kKeyTile - 1 > first + diagonal) || keys < kKeyTile;
+        if (on_edge) {
           TESSERA_UNROLL_ON_DEVICE
-          for (int j = 0; j < kKeys; ++j) {
-            s[i + e][j] = exp2(s[i + e][j] - safe_top);
-            tile_sum += s[i + e][j];
+          for (int i = 0; i < kRows; ++i) {
+            const int seen = keys_seen(task.causal, first + own.row(i) + diagonal - first_key, keys);
+            TESSERA_UNROLL_ON_DEVICE
+            for (int j = 0; j < kKeys; ++j) s[i][j] = own.column(j) < seen ? s[i][j] : Real(-HUGE_VAL);
           }
-          sum[i + e] = sum[i + e] * shrink + tile_sum;
+        }
+        Real most[kRows][1];
+        TESSERA_UNROLL_ON_DEVICE
+        for (int i = 0; i < kRows; ++i) {
+          most[i][0] = s[i][0];
           TESSERA_UNROLL_ON_DEVICE
-          for (int c = 0; c < kPacks * kPack; ++c) out[i + e][c] *= shrink;
+          for (int j = 1; j < kKeys; ++j) most[i][0] = larger(most[i][0], s[i][j]);
+        }
+        own.store_column(most, 0, part + own.x * kPitchT);
+        team.team_barrier();  // maxima are complete; the keys have been read
+
+        if constexpr (kTiles.overlay && kTiles.ahead < 2)
+          values.fetch(rank, v_rows + first_key * v_stride, v_stride, keys, D, fits_packets);
+        if constexpr (kTiles.overlay || kTiles.ahead == 2) values.put(rank, Real(1), v, kPitch);
+        TESSERA_UNROLL_ON_DEVICE
+        for (int i = 0; i < kRows; i += kPack) {
+          Real new_top[kPack];
+          TESSERA_UNROLL_ON_DEVICE
+          for (int e = 0; e < kPack; ++e) new_top[e] = top[i + e];
+          TESSERA_UNROLL_ON_DEVICE
+          for (int x = 0; x < kAcross; ++x) {
+            const Pack pack = load<kPack>(part + x * kPitchT + own.position(i));
+            TESSERA_UNROLL_ON_DEVICE
+            for (int e = 0; e < kPack; ++e) new_top[e] = larger(new_top[e], pack.element[e]);
+          }
+          TESSERA_UNROLL_ON_DEVICE
+          for (int e = 0; e < kPack; ++e) {
+            const Real safe_top = finite_top(new_top[e]), shrink = exp2(top[i + e] - safe_top);
+            top[i + e] = new_top[e];
+            Real tile_sum = 0;
+            TESSERA_UNROLL_ON_DEVICE
+            for (int j = 0; j < kKeys; ++j) {
+              s[i + e][j] = exp2(s[i + e][j] - safe_top);
+              tile_sum += s[i + e][j];
+            }
+            sum[i + e] = sum[i + e] * shrink + tile_sum;
+            TESSERA_UNROLL_ON_DEVICE
+            for (int c = 0; c < kPacks * kPack; ++c) out[i + e][c] *= shrink;
+          }
+        }
+        TESSERA_UNROLL_ON_DEVICE
+        for (int j = 0; j < kKeys; ++j) own.store_column(s, j, p_t + own.column(j) * kPitchT);
+        team.team_barrier();  // exponentials and values are complete
+
+        // 5. out += p v, while the next keys travel
+        if constexpr (kTiles.ahead > 0) {
+          if (keys > kKeyTile)
+            ahead.fetch(rank, k_rows + (first_key + kKeyTile) * k_stride, k_stride, keys - kKeyTile, D, fits_packets);
+        }
+        own.template multiply_columns<kPacks, kKeyTile>(p_t, kPitchT, v, kPitch, out);
+      }
+
+      // 6. what the runs before have left in out, relative to the maxima in lse, joins; the next run will find it there
+      if constexpr (kHasRuns) {
+        if (run > 0) {
+          TESSERA_UNROLL_ON_DEVICE
+          for (int i = 0; i < kRows; ++i) {
+            const int n = own.row(i);
+            if (n >= queries) continue;
+            const Real shrink = exp2(task.lse(b, h, first + n) - finite_top(top[i]));
+            add_channels(own, &task.out(b, h, first + n, 0), shrink, D, fits_packets, out[i]);
+          }
+        }
+        if (first_key < all_keys) {
+          team.team_barrier();  // the maxima have been read
+          TESSERA_UNROLL_ON_DEVICE
+          for (int i = 0; i < kRows; ++i) {
+            const int n = own.row(i);
+            if (n >= queries) continue;
+            write_channels(own, out[i], Real(1), D, fits_packets, &task.out(b, h, first + n, 0));
+            if (own.x == 0) task.lse(b, h, first + n) = top[i];
+          }
         }
       }
-      TESSERA_UNROLL_ON_DEVICE
-      for (int j = 0; j < kKeys; ++j) own.store_column(s, j, p_t + own.column(j) * kPitchT);
-      team.team_barrier();  // exponentials and values are complete
+    } while (first_key < all_keys);
 
-      // 5. out += p v, while the next keys travel
-      if constexpr (kTiles.ahead > 0) {
-        if (keys > kKeyTile)
-          ahead.fetch(rank, k_rows + (first_key + kKeyTile) * k_stride, k_stride, keys - kKeyTile, D, fits_packets);
-      }
-      own.template multiply_columns<kPacks, kKeyTile>(p_t, kPitchT, v, kPitch, out);
-    }
-
-    // 6. normalise and write; each thread has summed its own keys
+    // 7. normalise and write; each thread has summed its own keys
     Real shares[kRows][1];
     TESSERA_UNROLL_ON_DEVICE
     for (int i = 0; i < kRows; ++i) shares[i][0] = sum[i];

@@ -78,9 +78,9 @@ struct RowsInFlight {
   }
 };
 
-/// values[..] += row[c], for the channels c < D of a row that a thread owns (core/thread_tiles.hpp).
+/// values[..] += factor * row[c], for the channels c < D of a row that a thread owns (core/thread_tiles.hpp).
 template <class Tiles, class Real, int kColumns>
-KOKKOS_FORCEINLINE_FUNCTION void add_channels(const Tiles& own, const Real* row, int D, bool fits_packets,
+KOKKOS_FORCEINLINE_FUNCTION void add_channels(const Tiles& own, const Real* row, Real factor, int D, bool fits_packets,
                                               Real (&values)[kColumns]) {
   constexpr int kPack = Tiles::kPack;
   TESSERA_UNROLL_ON_DEVICE
@@ -90,11 +90,11 @@ KOKKOS_FORCEINLINE_FUNCTION void add_channels(const Tiles& own, const Real* row,
       if (c >= D) continue;
       const auto packet = load<kPack>(row + c);
       TESSERA_UNROLL_ON_DEVICE
-      for (int e = 0; e < kPack; ++e) values[g * kPack + e] += packet.element[e];
+      for (int e = 0; e < kPack; ++e) values[g * kPack + e] += factor * packet.element[e];
     } else {
       TESSERA_UNROLL_ON_DEVICE
       for (int e = 0; e < kPack; ++e) {
-        if (c + e < D) values[g * kPack + e] += row[c + e];
+        if (c + e < D) values[g * kPack + e] += factor * row[c + e];
       }
     }
   }

@@ -301,6 +301,25 @@ TYPED_TEST(AttentionTuned, matches_reference_for_every_width_ragged_shapes_and_b
   }
 }
 
+TYPED_TEST(AttentionTuned, keeps_its_error_bound_over_many_keys_and_over_many_queries) {
+  using Scalar = typename TypeParam::Scalar;
+  for (const Shape& s : {Shape{1, 1, 16, 65536, false}, {1, 1, 65536, 16, false}}) {
+    SCOPED_TRACE(::testing::Message() << s);
+    constexpr int D = 64;
+    Inputs<Scalar> in(s, D);
+    in.v.assign(in.v.size(), 1);  // terms of one sign
+    in.d_out.assign(in.d_out.size(), 1);
+    const Outcome<TypeParam> got(s, D, in);
+    const auto expected = reference::attention_forward(s.plain(D), in.q, in.k, in.v);
+    EXPECT_TRUE(all_close<Scalar>(got.out.values(), expected.out, this->of_out(in, D)));
+    EXPECT_TRUE(all_close<float>(got.lse.values(), expected.lse, this->of_lse(in, D)));
+    if constexpr (Outcome<TypeParam>::kHasBackward) {
+      const auto gradients = reference::attention_backward(s.plain(D), expected, in.q, in.k, in.v, in.d_out);
+      EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, this->of_gradient(in, D)));
+    }
+  }
+}
+
 TYPED_TEST(AttentionTuned, a_head_does_not_depend_on_how_many_there_are) {
   using Scalar = typename TypeParam::Scalar;
   std::vector<std::pair<int, Shape>> cases;
