@@ -4,10 +4,13 @@
 /// the formulas. Where an implementation's contract does not say otherwise:
 ///
 /// Error      for v and d_out up to 1, and S the largest scale |q_i| |k_j|: b = eps<Scalar> + (8 + S) eps<Accum>, plus
-///            b times the largest entry of each result. It does not grow with Tk.
+///            b times the largest entry of each result. Like E (core/scalar.hpp) it takes rounding errors to average
+///            out, and then does not grow with Tk: sums are made of tiles, or of runs of up to 1024. At worst,
+///            where all terms but one are below half a unit of the running sum, Tk/2 eps<Accum> of it are lost.
 /// Order      fixed for given shapes and tiles: bitwise repeatable. No atomics.
 /// Cost       forward 4*B*H*Tq*Tk*D flop, backward 10*B*H*Tq*Tk*D; about half when causal, since tiles wholly above the
 ///            diagonal are skipped.
+/// Memory     results may hold partial sums meanwhile and must not overlap operands.
 /// Edges      any Tq, Tk >= 0. A query that sees no key gets out 0, lse -inf and d_q 0; a key that no query sees gets
 ///            d_k = d_v = 0. Every entry must be finite: a NaN of a key reaches queries that do not see it.
 /// Async      returns after enqueue on `exec`; never fences. Kernels on tensor cores allocate nothing and can be

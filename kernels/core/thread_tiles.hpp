@@ -3,7 +3,7 @@
 /// A team of kDown x kAcross threads of one lane each shares a tile of results. Thread (y, x) owns kRows rows of it,
 /// y + kDown i, and of each row either kColumns columns one apart in the team, x + kAcross j, or kChannels channels in
 /// packets of 16 bytes, packet x + kAcross g. Whatever it accumulates lives in a private array of constant size, so it
-/// stays in registers over a whole kernel and across the team's barriers. On a host a team of one thread owns all.
+/// stays in registers across the team's barriers. On a host a team of one thread owns all.
 ///
 ///   multiply_rows     c[i, j] += sum_d a[i, d] b[j, d]     a and b as rows in the pad; d runs to a multiple of kDepth
 ///   multiply_columns  c[i, c] += sum_n a[n, i] b[n, c]     a transposed, in the order of `position`; b as rows

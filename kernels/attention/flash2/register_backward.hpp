@@ -3,7 +3,7 @@
 ///
 ///   Rows      the log-sum-exp and delta_i = d_out_i . out_i of each query, for all tiles of keys
 ///   Keys      a team owns a tile of keys of one (b,h), walks the tiles of queries that see them, last queries first,
-///             and keeps d_k and d_v; to d_q of each tile of queries it adds its share
+///             and sums d_k and d_v; to d_q of each tile of queries it adds its share
 ///
 /// As in RegisterForward a team's threads share the scores of a pair of tiles and the gradients, in private arrays. One
 /// half of the threads owns d_v and the other d_k, so that a thread's block is as large as its registers allow.

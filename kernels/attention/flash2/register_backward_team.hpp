@@ -170,8 +170,9 @@ struct RegisterBackwardTeam {
       if (tile >= first_tile) fetch(tile);
     }
     do {
-      const bool is_first = tile == last_tile, has_more = kSumsInPlace && tile - first_tile >= kRun;
-      const int end = has_more ? tile + 1 - kRun : first_tile;
+      const int run = tile;
+      const bool has_more = kSumsInPlace && run - first_tile >= kRun;
+      const int end = has_more ? run + 1 - kRun : first_tile;
       TESSERA_UNROLL_ON_DEVICE
       for (int kept = 0; kept < kKept; ++kept) {
         TESSERA_UNROLL_ON_DEVICE
@@ -193,7 +194,7 @@ struct RegisterBackwardTeam {
           if (i < kQueryTile) top[i] = lses[s] * kLog2e<Real>, delta[i] = deltas[s];
         }
         team.team_barrier();  // the tiles are complete
-        if (rank == 0 && first + kQueryTile < Tq) pass(turns + tile + 1);
+        if (rank == 0 && tile < run) pass(turns + tile + 1);
 
         // 4. p and ds, transposed
         Real p[kRows][kColumns] = {}, ds[kRows][kColumns] = {};
@@ -261,6 +262,9 @@ struct RegisterBackwardTeam {
         }
       }
 
+      team.team_barrier();  // the run's last d_q has been written
+      if (rank == 0 && end * kQueryTile < Tq) pass(turns + end);
+
       // 7. the run's share of d_v and d_k
       TESSERA_UNROLL_ON_DEVICE
       for (int kept = 0; kept < kKept; ++kept) {
@@ -272,14 +276,12 @@ struct RegisterBackwardTeam {
           if (owned.row(i) >= keys) continue;
           Scalar* row = &d_rows(b, h, first_key + owned.row(i), 0);
           if constexpr (kSumsInPlace) {
-            if (!is_first) add_channels(owned, row, Real(1), D, fits_packets, gradient[kept][i]);
+            if (run < last_tile) add_channels(owned, row, Real(1), D, fits_packets, gradient[kept][i]);
           }
           write_channels(owned, gradient[kept][i], factor, D, fits_packets, row);
         }
       }
     } while (tile >= first_tile);
-    team.team_barrier();  // the last d_q has been written
-    if (rank == 0 && first_tile * kQueryTile < Tq) pass(turns + first_tile);
   }
 };
 

@@ -2,8 +2,8 @@
 /// for the dtype and the head width.
 ///
 /// One team owns a tile of queries of one (b,h) and walks the keys tile by tile. Its threads, of one lane each, share
-/// the scores of a pair of tiles and the output: each owns a block of both in private arrays of constant size, the
-/// output from the first key to the last (core/thread_tiles.hpp). The pad holds what products read: q, k and v as rows,
+/// the scores of a pair of tiles and the output: each owns a block of both in private arrays of constant size
+/// (core/thread_tiles.hpp). The pad holds what products read: q, k and v as rows,
 /// and the exponentials, transposed. Ranks, barriers, scratch and private arrays are all that it needs, so one source
 /// serves CUDA and HIP. The contract is task.hpp's, and:
 ///

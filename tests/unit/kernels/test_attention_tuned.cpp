@@ -315,6 +315,8 @@ TYPED_TEST(AttentionTuned, keeps_its_error_bound_over_many_keys_and_over_many_qu
     EXPECT_TRUE(all_close<float>(got.lse.values(), expected.lse, this->of_lse(in, D)));
     if constexpr (Outcome<TypeParam>::kHasBackward) {
       const auto gradients = reference::attention_backward(s.plain(D), expected, in.q, in.k, in.v, in.d_out);
+      EXPECT_TRUE(all_close<Scalar>(got.d_q.values(), gradients.d_q, this->of_gradient(in, D)));
+      EXPECT_TRUE(all_close<Scalar>(got.d_k.values(), gradients.d_k, this->of_gradient(in, D)));
       EXPECT_TRUE(all_close<Scalar>(got.d_v.values(), gradients.d_v, this->of_gradient(in, D)));
     }
   }
