@@ -163,7 +163,6 @@ struct RegisterBackwardTeam {
         if (i < kQueryTile) lses[s] = rows.lse[at + i], deltas[s] = rows.delta[at + i];
       }
     };
-    Real gradient[kKept][kRows][kPacks * kPack];  // of d_v, d_k or both, of a run of queries
     const int last_tile = ceil_div(Tq, kQueryTile) - 1;
     int tile = last_tile;
     if constexpr (kTiles.ahead > 0) {
@@ -173,14 +172,7 @@ struct RegisterBackwardTeam {
       const int run = tile;
       const bool has_more = kSumsInPlace && run - first_tile >= kRun;
       const int end = has_more ? run + 1 - kRun : first_tile;
-      TESSERA_UNROLL_ON_DEVICE
-      for (int kept = 0; kept < kKept; ++kept) {
-        TESSERA_UNROLL_ON_DEVICE
-        for (int i = 0; i < kRows; ++i) {
-          TESSERA_UNROLL_ON_DEVICE
-          for (int c = 0; c < kPacks * kPack; ++c) gradient[kept][i][c] = 0;
-        }
-      }
+      Real gradient[kKept][kRows][kPacks * kPack] = {};  // of d_v, d_k or both
       for (; tile >= end; --tile) {
         // 3. stage queries and d_out
         const int first = tile * kQueryTile, queries = Tq - first;

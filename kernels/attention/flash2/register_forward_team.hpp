@@ -22,7 +22,7 @@ struct RegisterForwardTeam {
   static constexpr int kPadBytes = forward_pad_bytes(kTiles, sizeof(Real));
   /// Keys whose values are summed apart: in one sum the error would grow with Tk. 16 bits do not show it.
   static constexpr int kRun = 1024;
-  static constexpr bool kHasRuns = std::is_same_v<Scalar, Real>;
+  static constexpr bool kSumsInPlace = std::is_same_v<Scalar, Real>;
 
   using Policy = Kokkos::TeamPolicy<Exec, Kokkos::LaunchBounds<kTiles.threads(), kTiles.teams>>;
   using Member = typename Policy::member_type;
@@ -77,7 +77,7 @@ struct RegisterForwardTeam {
       rows.fetch(rank, &task.q(b, h, first, 0), task.q.stride(2), queries, D, fits_packets);
       rows.put(rank, task.scale * kLog2e<Real>, q, kPitch);
     }
-    Real out[kRows][kPacks * kPack], top[kRows], sum[kRows];
+    Real out[kRows][kPacks * kPack] = {}, top[kRows], sum[kRows];
     TESSERA_UNROLL_ON_DEVICE
     for (int i = 0; i < kRows; ++i) {
       top[i] = -HUGE_VAL;
@@ -89,12 +89,7 @@ struct RegisterForwardTeam {
 
     int first_key = 0;
     do {
-      const int run = first_key, end = kHasRuns && all_keys - run > kRun ? run + kRun : all_keys;
-      TESSERA_UNROLL_ON_DEVICE
-      for (int i = 0; i < kRows; ++i) {
-        TESSERA_UNROLL_ON_DEVICE
-        for (int c = 0; c < kPacks * kPack; ++c) out[i][c] = 0;
-      }
+      const int run = first_key, end = kSumsInPlace && all_keys - run > kRun ? run + kRun : all_keys;
       for (; first_key < end; first_key += kKeyTile) {
         const int keys = all_keys - first_key;
         // 2. stage keys, and values unless they come later
@@ -178,7 +173,7 @@ struct RegisterForwardTeam {
       }
 
       // 6. what the runs before have left in out, relative to the maxima in lse, joins; the next run will find it there
-      if constexpr (kHasRuns) {
+      if constexpr (kSumsInPlace) {
         if (run > 0) {
           TESSERA_UNROLL_ON_DEVICE
           for (int i = 0; i < kRows; ++i) {
@@ -192,10 +187,12 @@ struct RegisterForwardTeam {
           team.team_barrier();  // the maxima have been read
           TESSERA_UNROLL_ON_DEVICE
           for (int i = 0; i < kRows; ++i) {
-            const int n = own.row(i);
-            if (n >= queries) continue;
-            write_channels(own, out[i], Real(1), D, fits_packets, &task.out(b, h, first + n, 0));
-            if (own.x == 0) task.lse(b, h, first + n) = top[i];
+            if (const int n = own.row(i); n < queries) {
+              write_channels(own, out[i], Real(1), D, fits_packets, &task.out(b, h, first + n, 0));
+              if (own.x == 0) task.lse(b, h, first + n) = top[i];
+            }
+            TESSERA_UNROLL_ON_DEVICE
+            for (int c = 0; c < kPacks * kPack; ++c) out[i][c] = 0;
           }
         }
       }

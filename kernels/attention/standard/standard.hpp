@@ -11,8 +11,7 @@
 ///
 /// Source     Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
 /// Numerics   sums in Accum<Scalar>; S, P, d_P and d_S are rounded to Scalar, as a framework that stores them does.
-/// Error      as task.hpp's with b = (2 + S) eps<Scalar> + (8 + 2 sqrt(n)) eps<Accum>, n = Tk; of d_k and d_v, whose
-///            sums are the products', Tq. tf32: 2^-9 for eps<Scalar>, because tensor
+/// Error      as task.hpp's with b = (2 + S) eps<Scalar> + 8 eps<Accum>. tf32: 2^-9 for eps<Scalar>, because tensor
 ///            cores drop what is beyond 10 fraction bits, up to 2^-10.
 /// Order      fixed for given shapes and strides (kernels/gemm/head_gemm.hpp): bitwise repeatable. No atomics.
 /// Memory     probabilities [B,H,Tq,Tk] Scalar, kept for backward; d_scores, the same again, during backward.
